@@ -18,7 +18,7 @@ type intended struct {
 	// build returns the configuration for a CA bundle.
 	build func(bundle []byte) (*webhookConfiguration, error)
 	ca    string // file
-	// serving has the certificate that the webhook serves, and host is the name that it needs.
+	// serving contains the certificate that the webhook serves, and host is the name that it needs.
 	serving keys.Source
 	host    string
 	// mark is the annotation with the owner.

@@ -41,7 +41,7 @@ type checker struct {
 	now      func() time.Time
 	// good and bad are apart, so that a flood of bad certificates does not push out the good.
 	good, bad *cache
-	// verifying has a slot for each verification that may compute at the same time.
+	// verifying contains a slot for each verification that may compute at the same time.
 	verifying chan struct{}
 }
 

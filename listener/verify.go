@@ -132,7 +132,7 @@ func (o observedLog) logTaken(ctx context.Context, runtime core.RuntimeID, err e
 		slog.Any("error", err))
 }
 
-// observed has the first reason to refuse a request. One goroutine answers that.
+// observed contains the first reason to refuse a request. One goroutine answers that.
 type observed struct{ reason core.Reason }
 
 type observedKey struct{}

@@ -146,7 +146,7 @@ type reply struct {
 	parent   string
 	decision hook.Decision
 	uid      string
-	// missed is whether a resync replaces the event of the change.
+	// missed says whether a resync replaces the event of the change.
 	missed bool
 	// warn writes a log line. It is called after the answer, as a log sink may stall. Nil: none.
 	warn func()

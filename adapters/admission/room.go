@@ -23,14 +23,15 @@ type room struct {
 	// taken counts the bytes that are charged to origins, and held counts the bytes of each origin.
 	taken int64
 	held  map[netip.Prefix]int64
-	// idle has the buffers that no body uses by their size, the last used one last. There is an
-	// entry for each size that is kept. The entries do not change, so they are found without lock.
+	// idle contains the buffers that no body uses by their size, the last used one last. There is
+	// an entry for each size that is kept. The entries do not change, so they are found without
+	// lock.
 	idle map[int]*[]idleBuffer
-	// kept has the bytes of idle buffers, and of former ones that the collector has not freed yet.
-	// No origin is charged for them.
+	// kept contains the bytes of idle buffers, and of former ones that the collector has not freed
+	// yet. No origin is charged for them.
 	kept int64
-	// garbage has the buffers that are neither used nor idle, and that the collector has not freed
-	// yet.
+	// garbage contains the buffers that are neither used nor idle, and that the collector has not
+	// freed yet.
 	garbage map[*discarded]struct{}
 	// freed is closed when bytes are returned. It is nil while no call of replaceBuffer waits.
 	freed chan struct{}

@@ -49,7 +49,7 @@ type reading[request comparable] struct {
 	request request
 	runtime core.RuntimeID
 	began   uint64
-	// known has the objects that were read. The reconcile may not act on a later read. It is
+	// known contains the objects that were read. The reconcile may not act on a later read. It is
 	// guarded by the lock of reads.
 	known map[*awaited]bool
 }

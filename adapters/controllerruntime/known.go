@@ -12,14 +12,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// known has the listeners of all controller managers in this process. A controller manager cannot
-// be asked for them, and replaces a readiness check by another of the same name without a word.
+// known contains the listeners of all controller managers in this process. A controller manager
+// cannot be asked for them, and replaces a readiness check by another of the same name without a
+// word.
 var known listeners
 
 var errTwoOfOneName = errors.New("this controller manager already has a listener with this name: " +
 	"call SourceFor again for another controller, or set Name for a second listener")
 
-// listeners has the listeners of each controller manager, which its channel Elected identifies.
+// listeners contains the listeners of each controller manager, which its channel Elected
+// identifies.
 type listeners struct {
 	mu sync.Mutex
 	of map[<-chan struct{}][]*Listener

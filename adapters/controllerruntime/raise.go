@@ -29,12 +29,12 @@ type raises[request comparable] struct {
 	isStopped func() bool
 
 	mu sync.Mutex
-	// raised has the requests that wait.
+	// raised contains the requests that wait.
 	raised map[request]*raise
-	// waiting has the number of those that wait for one another: requests of lists, and for the
-	// changes of each loud runtime.
+	// waiting counts the requests that wait for one another: requests of lists, and for the changes
+	// of each loud runtime.
 	waiting map[core.RuntimeID]int
-	// begun has the last requests that a reconcile has begun with.
+	// begun contains the last requests that a reconcile has begun with.
 	begun begun[request]
 }
 

@@ -13,12 +13,12 @@ import (
 type reads[request comparable] struct {
 	mu       sync.Mutex
 	runtimes map[core.RuntimeID]map[place[request]]*awaited
-	// bySize has the runtimes by the number of their objects, so that a full table finds the
+	// bySize contains the runtimes by the number of their objects, so that a full table finds the
 	// runtime with the most objects without a search.
 	bySize [maxAwaitedOfRuntime + 1]map[core.RuntimeID]struct{}
 	size   int
 	swept  time.Time
-	// resynced has the last resync of each runtime, for as long as a resend of it may come.
+	// resynced contains the last resync of each runtime, for as long as a resend of it may come.
 	resynced map[core.RuntimeID]lastResync
 	// order counts first events and first deletions, so that a reconcile knows whether it began
 	// after them.
@@ -28,7 +28,7 @@ type reads[request comparable] struct {
 	used, warned bool
 	// matched means that a reconcile has read an object that an event names.
 	matched bool
-	// rechecks has the writes that a reconcile may have read too early.
+	// rechecks contains the writes that a reconcile may have read too early.
 	rechecks rechecks[request]
 }
 

@@ -82,7 +82,7 @@ type Runtimes struct {
 
 	// mu orders the reports to the fleets. It protects tracked.
 	mu sync.Mutex
-	// tracked has the managers for which each fleet expects the runtimes.
+	// tracked contains the managers for which each fleet expects the runtimes.
 	tracked map[*fleet.Fleet][]core.Manager
 }
 

@@ -20,7 +20,7 @@ const (
 // another reconciler calls Client of another source. The zero value is ready to use.
 type strays[request comparable] struct {
 	mu sync.Mutex
-	// followed has requests for changes, with the times at which they were enqueued.
+	// followed contains requests for changes, with the times at which they were enqueued.
 	followed map[request]time.Time
 	// met counts the followed requests with which Client was called, and missed the others.
 	met, missed int

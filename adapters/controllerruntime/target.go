@@ -26,16 +26,17 @@ type target[request comparable] struct {
 	ranked priorityqueue.PriorityQueue[request]
 	reads  reads[request]
 	strays strays[request]
-	// raises has the requests with a low priority. It is not used if the queue has no priorities.
+	// raises contains the requests with a low priority. It is not used if the queue has no
+	// priorities.
 	raises raises[request]
 
 	mu sync.Mutex
 	// changes counts the requests for the changes of each runtime since second.
 	changes map[core.RuntimeID]int
 	second  time.Time
-	// open has the requests for changes that may be in the queue.
+	// open contains the requests for changes that may be in the queue.
 	open open[request]
-	// replacing has the resyncs that will replace changes.
+	// replacing contains the resyncs that will replace changes.
 	replacing map[replaced]struct{}
 }
 

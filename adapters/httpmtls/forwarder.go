@@ -44,13 +44,13 @@ type Forwarder struct {
 	version contract.Version
 	opts    Options
 	header  http.Header
-	// slots has one element per request in flight.
+	// slots contains one element per request in flight.
 	slots chan struct{}
 
 	mu     sync.Mutex
 	pool   *pool // nil before the first request
 	closed bool
-	// rechecks has the times of the last answers, by manager, without those that are 0.
+	// rechecks contains the times of the last answers, by manager, without times that are 0.
 	rechecks map[core.Manager]time.Duration
 }
 

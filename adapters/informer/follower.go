@@ -18,7 +18,7 @@ type follower struct {
 	// labels that watches select by.
 	objects *objects
 	labels  map[string]bool
-	// whole is whether an object did not count generations, so that metadata is not enough.
+	// whole says whether an object did not count generations, so that metadata is not enough.
 	whole bool
 	// unended counts the streaming watches in a row of which the API server did not end the list.
 	unended atomic.Int32

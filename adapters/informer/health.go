@@ -29,7 +29,7 @@ const (
 
 const logEvery = 5 * time.Minute
 
-// health has the problems of all watches. It may be used concurrently.
+// health contains the problems of all watches. It may be used concurrently.
 type health struct {
 	opts *Options
 

@@ -41,7 +41,7 @@ type limit struct {
 
 	mu    sync.Mutex
 	timer *time.Timer
-	// over is whether the timer ended the request.
+	// over says whether the timer ended the request.
 	over bool
 }
 

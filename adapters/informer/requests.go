@@ -244,7 +244,7 @@ type frames struct {
 	body  io.Closer
 	json  *json.Decoder
 	parts parts
-	// lists is whether the initial objects of the watch are still arriving. They prove nothing.
+	// lists says whether the initial objects of the watch are still arriving. They prove nothing.
 	lists bool
 	works func()
 	// limit ends a list that has no end. Unended reports a list without end, and whether the limit

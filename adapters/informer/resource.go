@@ -24,7 +24,7 @@ type resource struct {
 
 	kind       schema.GroupVersionKind
 	namespaced bool
-	// hasStatus is whether the status has a subresource of its own.
+	// hasStatus says whether the status has its own subresource.
 	hasStatus bool
 }
 

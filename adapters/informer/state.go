@@ -255,7 +255,7 @@ type digest struct {
 	generation int64
 	// member is the name of the compared part, "" if the object has none.
 	member string
-	// metadata has the other members of metadata as JSON, each with a comma before it.
+	// metadata contains the other members of metadata as JSON, each with a comma before it.
 	metadata unique.Handle[string]
 }
 

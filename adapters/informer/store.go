@@ -16,7 +16,7 @@ type objects struct {
 	watch    *watched
 	resource *resource
 	acceptor core.Acceptor
-	// namespaces has the states of all namespaces, with their labels.
+	// namespaces contains the states of all namespaces, with their labels.
 	namespaces cache.Store
 	// uncounted is called when an object does not count generations, although a generation is
 	// compared in place of the spec.
@@ -24,7 +24,7 @@ type objects struct {
 	opts      *Options
 
 	known map[types.NamespacedName]*digest
-	// listed is whether known is complete.
+	// listed says whether known is complete.
 	listed bool
 }
 

@@ -15,7 +15,7 @@ type known struct {
 	// numbers maps a name to the number of the last list that had it. The value is [absent] from
 	// the end of a list that lacks the object until the reconcile that this list has requested.
 	numbers map[types.NamespacedName]uint32
-	// guessed has the names that only an event has named.
+	// guessed contains the names that only an event has named.
 	guessed map[types.NamespacedName]struct{}
 }
 

@@ -44,12 +44,12 @@ type list struct {
 	whole    bool // nothing was left out
 	ended    bool // its last page is read, and not all objects that it lacks are requested
 
-	// waiting has the names that were requested for a list and not yet reconciled.
+	// waiting contains the names that were requested for a list and not yet reconciled.
 	waiting map[types.NamespacedName]struct{}
 	known   known
 	// isFullLogged means that a line has said that known has no room.
 	isFullLogged bool
-	// failing has the names with a failed last reconcile. dropped means that a list replaces
+	// failing contains the names with a failed last reconcile. dropped means that a list replaces
 	// others.
 	failing map[types.NamespacedName]struct{}
 	dropped bool

@@ -59,7 +59,7 @@ type Provider struct {
 type engagement struct {
 	cluster cluster.Cluster
 	uid     types.UID // of the Secret
-	// newest has the metadata of the newest version of the Secret.
+	// newest contains the metadata of the newest version of the Secret.
 	newest *atomic.Pointer[metav1.PartialObjectMetadata]
 	end    context.CancelFunc
 }

@@ -50,14 +50,14 @@ type Forwarder struct {
 	stream  jetstream.JetStream
 	runtime core.RuntimeID
 	opts    ForwarderOptions
-	// attempts has a function for each attempt, which ends it with the error that denies its
+	// attempts contains a function for each attempt, which ends it with the error that denies its
 	// subject.
 	attempts sync.Map
 	// secret is in the IDs of messages, and so is the ID of the last message with a result, which
 	// results has for each subject.
 	secret  string
 	results sync.Map
-	// last has the [lastAnswer] of each subject.
+	// last contains the [lastAnswer] of each subject.
 	last sync.Map
 }
 

@@ -12,7 +12,7 @@ import (
 // first one may be the election of a leader for the stream. An attempt follows each second.
 const standing = 2
 
-// outage has the failures to take the messages of one manager. One goroutine uses it.
+// outage contains the failures to take the messages of one manager. One goroutine uses it.
 type outage struct {
 	*Consumer
 

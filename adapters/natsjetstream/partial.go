@@ -9,7 +9,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// messageKey has the time, too, as the numbers of a stream that is created again begin again.
+// messageKey also contains the time, because the numbers of a stream that is created again begin
+// again.
 type messageKey struct {
 	stream   string
 	sequence uint64

@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// problems has the failure of each manager with messages that cannot be taken. It is safe for
+// problems contains the failure of each manager with messages that cannot be taken. It is safe for
 // concurrent use.
 type problems struct {
 	mu sync.Mutex

@@ -16,7 +16,7 @@ type returns struct {
 	slots chan struct{}
 
 	mu sync.Mutex
-	// silent has the end of the time in which nothing is offered to a runtime.
+	// silent contains the end of the time in which nothing is offered to a runtime.
 	silent map[core.RuntimeID]time.Time
 }
 

@@ -308,7 +308,7 @@ const maxRemembered = 10_000
 // queue carries traces through a workqueue. It is safe for concurrent use.
 type queue[R comparable] struct {
 	mu sync.Mutex
-	// parents has the newest trace parent of each request.
+	// parents contains the newest trace parent of each request.
 	parents map[R]string
 }
 

@@ -36,8 +36,8 @@ type Certificates struct {
 	// have no keys.
 	certificates, secrets *follow.Objects
 	bundle                atomic.Value // of the listener's Secret, a string
-	// skipped has the text that was logged last for each Secret with blocks that are not used. Its
-	// keys are the names of few Secrets: the listener's Secret and the Secrets in
+	// skipped contains the text that was logged last for each Secret with blocks that are not used.
+	// Its keys are the names of few Secrets: the listener's Secret and the Secrets in
 	// [Options.AdditionalCAs].
 	skipped sync.Map
 }

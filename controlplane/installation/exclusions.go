@@ -19,7 +19,7 @@ import (
 // webhooks. Platforms exclude their own namespaces from every webhook, and do so again after each
 // correction.
 type exclusions struct {
-	// by has the requirements of each field manager, as texts.
+	// by contains the requirements of each field manager, as texts.
 	by map[string][]string
 	// lost are the excluded namespaces that belong to no platform: the API server calls no agent
 	// for writes there.

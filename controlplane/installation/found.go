@@ -13,7 +13,7 @@ import (
 type found struct {
 	// These four decide which installer owns the runtime, and which parts the runtime lacks.
 	namespace, configuration, managers, role *unstructured.Unstructured
-	// others has the metadata of the objects that this visit applies, except the four.
+	// others contains the metadata of the objects that this visit applies, except the four.
 	others map[identity]*metav1.PartialObjectMetadata
 }
 

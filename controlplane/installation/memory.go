@@ -2,8 +2,8 @@ package installation
 
 import "github.com/runtime-watcher/runtime-watcher/core"
 
-// memory has the facts about runtimes that an installer keeps between two calls. A restart of the
-// process loses them. Each runtime is then read and corrected once.
+// memory contains the facts about runtimes that an installer keeps between two calls. A restart of
+// the process loses them. Each runtime is then read and corrected once.
 type memory struct {
 	records  records            // of complete installations
 	restarts restarts           // of agents, after corrections

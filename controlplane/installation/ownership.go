@@ -18,7 +18,7 @@ import (
 // of [names.Names.InstalledBy]: it has the owner's identity, on each object that an installer
 // makes. An object without our mark is not ours.
 
-// annotationRuntime has the ID of a runtime, on each object there. An agent with the keys of
+// annotationRuntime contains the ID of a runtime, on each object there. An agent with the keys of
 // another runtime would speak for it, also after the ConfigMap was deleted.
 const annotationRuntime = "runtime-id"
 

@@ -6,7 +6,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// perRuntime has a value for each of some runtimes. Its methods may be called concurrently.
+// perRuntime contains a value for each of some runtimes. Its methods may be called concurrently.
 type perRuntime[T any] struct {
 	values sync.Map
 }

@@ -48,7 +48,7 @@ func bareContent(object *unstructured.Unstructured) map[string]any {
 	return content
 }
 
-// records have the last complete installation of each runtime.
+// records contain the last complete installation of each runtime.
 type records struct {
 	perRuntime[record]
 }

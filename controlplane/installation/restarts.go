@@ -33,7 +33,7 @@ func nextRestart(last string, managers []core.Manager) string {
 	return shortSum(sumOf(last, managers))
 }
 
-// restarts have the last restart of the agents of each runtime after a correction. After a new
+// restarts contain the last restart of the agents of each runtime after a correction. After a new
 // start of this process, the agents restart once without a pause.
 type restarts struct {
 	perRuntime[restarted]

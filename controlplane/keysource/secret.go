@@ -49,7 +49,7 @@ var (
 	_ manager.LeaderElectionRunnable = (*Secret)(nil)
 )
 
-// generation has the key material in use, its content, and the last failure.
+// generation contains the key material in use, its content, and the last failure.
 type generation struct {
 	material *keys.Material
 	content  [3]string // CA bundle, certificate and key

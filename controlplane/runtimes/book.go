@@ -17,8 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 )
 
-// book has the state of each object of one controller. The reconciler writes it, and the metrics
-// and the status page read it. mu guards all fields except status, which does not change.
+// book contains the state of each object of one controller. The reconciler writes it, and the
+// metrics and the status page read it. mu guards all fields except status, which does not change.
 type book struct {
 	mu       sync.Mutex
 	objects  map[client.ObjectKey]*entry

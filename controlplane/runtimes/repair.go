@@ -12,7 +12,7 @@ import (
 // repair is the state of early reconciles: each new condition leads to an early reconcile. The lock
 // of its book guards it.
 type repair struct {
-	// broken has the managers with a condition that a reconcile may end.
+	// broken contains the managers with a condition that a reconcile may end.
 	broken    map[core.Manager]fleet.Condition
 	verify    bool      // The next reconcile applies all objects.
 	next      time.Time // of the next early reconcile, at the earliest

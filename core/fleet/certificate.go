@@ -2,7 +2,7 @@ package fleet
 
 import "time"
 
-// certificate has the life of the last client certificate of a replica.
+// certificate contains the life of the last client certificate of a replica.
 type certificate struct{ notBefore, notAfter time.Time }
 
 // isExpiring means that less than a day and less than a sixth of the life is left.

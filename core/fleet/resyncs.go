@@ -11,8 +11,8 @@ import (
 // goroutines of [Receiver.Start] deliver them. All hold the lock of the fleet.
 type resyncs struct {
 	toCome map[key]*resync
-	// underWay has the runtimes of which the handler has a resync. A runtime has one at a time, so
-	// that a handler that hangs for one runtime takes one of the places.
+	// underWay contains the runtimes of which the handler has a resync. A runtime has one at a
+	// time, so that a handler that hangs for one runtime takes one of the places.
 	underWay map[key]bool
 }
 

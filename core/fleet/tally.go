@@ -5,14 +5,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// tally has the counters of a manager. It outlives the records of its runtimes.
+// tally contains the counters of a manager. It outlives the records of its runtimes.
 type tally struct {
 	resyncs   map[hook.ResyncCause]int64
 	untracked int64
 	events    int64
 }
 
-// tallies has a tally for each manager with requests. The fleet's lock guards it.
+// tallies contains a tally for each manager with requests. The fleet's lock guards it.
 type tallies map[core.Manager]*tally
 
 // ensureTally returns the tally of a manager, and makes it if necessary.

@@ -13,7 +13,7 @@ import (
 type index struct {
 	// hash has a random seed, so that no sender can choose keys of one hash.
 	hash func(core.EventKey) uint64
-	// byHash has the first entry of each hash. Entry.collided leads to the other entries.
+	// byHash contains the first entry of each hash. Entry.collided leads to the other entries.
 	byHash map[uint64]*entry
 	count  int
 }

@@ -21,10 +21,10 @@ type shared struct {
 	drains bool // Start waits until nothing is pending.
 }
 
-// lane has the events of one manager, with its own pause, so that one manager delays no other.
+// lane contains the events of one manager, with its own pause, so that one manager delays no other.
 // [Outbox.Accept] adds events to it, its dispatcher takes them, and the goroutines of its calls
-// apply the answers. shared.mu guards all fields that change. A lane promotes the fields of
-// shared (mu, opts, log, totals, drains), and the entries, wake and removeAll of store.
+// apply the answers. shared.mu guards all fields that change. A lane promotes the fields of shared
+// (mu, opts, log, totals, drains), and the entries, wake and removeAll of store.
 type lane struct {
 	*shared
 

@@ -55,8 +55,8 @@ func without(owners []types.NamespacedName, owner types.NamespacedName) []types.
 	return slices.DeleteFunc(owners, func(known types.NamespacedName) bool { return known == owner })
 }
 
-// resyncPace has the time at which the last delivered resync of each owner was sent. Foreign input,
-// such as a review that cannot be parsed, can request resyncs without end.
+// resyncPace contains the time at which the last delivered resync of each owner was sent. Foreign
+// input, such as a review that cannot be parsed, can request resyncs without end.
 type resyncPace map[types.NamespacedName]time.Time
 
 // resyncInterval is the shortest time between a delivered resync of a manager and the next resync.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// plan has the times until the dispatcher takes the lock of the lane again. A dispatcher that
+// plan contains the times until the dispatcher takes the lock of the lane again. A dispatcher that
 // sleeps costs less than one that wakes for each event, so only an event that cannot wait until
 // then wakes it. The dispatcher writes the plan under that lock.
 type plan struct {

@@ -13,9 +13,9 @@ type totals struct {
 	bytes int // about the memory of the entries.
 }
 
-// store has the entries of a lane: an entry is in the index, and in one queue unless it travels.
-// [Outbox.Accept] and the goroutines of calls put entries in and free them, the dispatcher takes
-// them from the queues. All hold the lock of the lane.
+// store contains the entries of a lane: an entry is in the index, and in one queue unless it
+// travels. [Outbox.Accept] and the goroutines of calls put entries in and free them, the dispatcher
+// takes them from the queues. All hold the lock of the lane.
 type store struct {
 	entries index
 	ready   queue // to be sent when due.

@@ -11,7 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// journal has an entry for each decision, delivery and reconcile. The zero value is ready to use.
+// journal contains an entry for each decision, delivery and reconcile. The zero value is ready to
+// use.
 type journal struct {
 	mu sync.Mutex
 	// live gets each new entry, with a text about it.

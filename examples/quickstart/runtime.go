@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
-// namespace has all objects, in both clusters.
+// namespace contains all objects, in both clusters.
 const namespace = metav1.NamespaceDefault
 
 // deploymentName is the name of the written object in the runtime.

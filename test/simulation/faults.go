@@ -383,7 +383,7 @@ func (w *world) beginOperator(f Fault) func() {
 	return func() { w.startOperator(index) }
 }
 
-// behaviour has the present faults of the gateway and of the operator's code.
+// behaviour contains the present faults of the gateway and of the operator's code.
 type behaviour struct {
 	plan *Plan
 

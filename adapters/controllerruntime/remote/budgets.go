@@ -40,7 +40,7 @@ type Budgets struct {
 	waiting []*waiter         // in the order of their arrival
 }
 
-// holder has the reconciles of one cluster that have a part of the room.
+// holder contains the reconciles of one cluster that have a part of the room.
 type holder map[*budget]struct{}
 
 // heldWeight is the room that a cluster has.

@@ -107,7 +107,7 @@ type tenant[request comparable] struct {
 	used    int
 	running map[request]bool // true: again afterwards
 	granted map[request]bool
-	// parked has those that wait, in order. Some were replaced and are in no queue.
+	// parked contains the requests that wait, in order. Some were replaced and are in no queue.
 	parked []request
 	waits  map[request]bool // as parked
 	// ran is the round in which a reconcile ended last, and spent the time of all reconciles that

@@ -135,7 +135,7 @@ type ages struct {
 	desc *prom.Desc
 
 	mu sync.Mutex
-	// began has the times of the last observations by label. Their monotonic part counts.
+	// began contains the times of the last observations by label. Their monotonic part counts.
 	began map[string]time.Time
 }
 

@@ -10,11 +10,11 @@ import (
 type term struct {
 	// text has the type dyn, so that an API server finds no type conflict.
 	text string
-	// guard has expressions that must all be true. Each fails only if one before it is false.
+	// guard contains expressions that must all be true. Each fails only if one before it is false.
 	guard []string
-	// constant is whether the value is in the expression itself.
+	// constant says whether the value is in the expression itself.
 	constant bool
-	// boolean is whether the value is a bool if it is defined.
+	// boolean says whether the value is a bool if it is defined.
 	boolean bool
 }
 

@@ -148,7 +148,7 @@ func (p *Process) report(t testing.TB) {
 	}
 }
 
-// module has the packages of the program, and the custom resource definitions.
+// module contains the packages of the program, and the custom resource definitions.
 const module = "github.com/cert-manager/cert-manager"
 
 // sources is the folder with our part of the machine.
