@@ -70,7 +70,10 @@ func newRequest(ctx context.Context, target *url.URL, body []byte) (*retryableht
 		return nil, err
 	}
 
-	return request, request.SetBody(body)
+	if err := request.SetBody(body); err != nil {
+		return nil, err
+	}
+	return request, nil
 }
 
 // withoutURL removes the wrapper of net/http, because a [*requestError] has the URL itself.

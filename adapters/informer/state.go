@@ -211,7 +211,7 @@ func (d *digester) addRest(name string, raw []byte) {
 func (d *digester) concludeState() {
 	d.state.digest.metadata = unique.Make(string(d.metadata))
 	switch {
-	case d.parts.field == core.FieldStatus:
+	case d.field == core.FieldStatus:
 		d.setContent("status", d.status)
 	case d.generation:
 		d.setContent("spec", new(sumOf(strconv.AppendInt(nil, d.state.digest.generation, 10))))

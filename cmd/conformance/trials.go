@@ -20,14 +20,14 @@ import (
 // demands.
 type trial struct {
 	rule, what string
-	want       []int  // one of these statuses; a number below 10 is a class, and 0 a failed connection
+	want       []int  // one of these statuses; 1 to 9 are a class, and 0 is a failed connection
 	reason     string // a pattern of [path.Match]
 	request    request
 	most       int      // the most requests, while they are accepted; default: 1
-	resyncs    int      // the operator has then received at least this many of the runtime
-	calm       bool     // no more resyncs arrive within some seconds
-	objects    []string // the operator has then received these of the runtime; nil: any
-	owned      bool     // it names an owner, which must be an object of the runtime
+	resyncs    int      // The operator has then received at least this many of the runtime.
+	calm       bool     // No more resyncs arrive within some seconds.
+	objects    []string // The operator has then received these of the runtime; nil: any.
+	owned      bool     // The request names an owner, which must be an object of the runtime.
 }
 
 func (t trial) with(change func(t *trial)) trial {

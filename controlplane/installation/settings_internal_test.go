@@ -151,10 +151,12 @@ func reservedInChart(t *testing.T) map[string]bool {
 		Properties struct {
 			Env struct {
 				PropertyNames struct {
-					Not struct{ Enum []string }
-				}
-			}
-		}
+					Not struct {
+						Enum []string `json:"enum"`
+					} `json:"not"`
+				} `json:"propertyNames"`
+			} `json:"env"`
+		} `json:"properties"`
 	}
 
 	const chart = "../../deploy/charts/runtime-watcher-agent/"

@@ -190,7 +190,7 @@ func checkWaits(t *testing.T, text string) {
 	for _, found := range regexp.MustCompile(`waits (?:only )?(\d+) ms`).FindAllStringSubmatch(text, -1) {
 		named = append(named, lab.Must(strconv.Atoi(found[1])))
 	}
-	pattern := regexp.MustCompile(`(?m)^  (\S.*?) +(\d+) ms +accepted +started +(\d+) ms after`)
+	pattern := regexp.MustCompile(`(?m)^ {2}(\S.*?) +(\d+) ms +accepted +started +(\d+) ms after`)
 	rows := pattern.FindAllStringSubmatch(text, -1)
 	if len(named) == 0 || len(rows) != 3 {
 		t.Fatalf("the summary names %d waits, and %d rows have a reconcile, want at least 1 and 3:\n%s",

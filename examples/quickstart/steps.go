@@ -130,7 +130,8 @@ func (d *demo) printSummary(begin, writes int, waits []time.Duration) {
 		"%d reconciles started: all of %s, none of runtime-2.\n",
 		seconds(time.Since(d.started)), len(waits), writes, len(reconciles), runtimeName)
 	d.report.printf("From commit to reconcile: %s to %s. At first, the agent waits %s (the settle time),\n"+
-		"so that the operator does not read before the commit. While the operator checks the reads of its reconciles,\n"+
+		"so that the operator does not read before the commit. "+
+		"While the operator checks the reads of its reconciles,\n"+
 		"the agent waits only %s.\n",
 		millis(slices.Min(waits)), millis(slices.Max(waits)), millis(settle), millis(settleChecked))
 	d.report.printf("Events, with the resync at the start of the agent: "+

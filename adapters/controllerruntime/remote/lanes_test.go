@@ -140,7 +140,8 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 		"one that never ends, a worker": {1, 1, time.Hour, 4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testInBubble(t, func(t *testing.T) {
+			useOneProcessor(t)
+			synctest.Test(t, func(t *testing.T) {
 				f, stop := startFleet(t, test.workers, remote.LanesOptions[string]{})
 				defer stop()
 				for n := range test.hostile {
@@ -173,7 +174,8 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 
 // After a slow time, a cluster reconciles all that it was sent, and goes back.
 func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
-	testInBubble(t, func(t *testing.T) {
+	useOneProcessor(t)
+	synctest.Test(t, func(t *testing.T) {
 		f, stop := startFleet(t, 2, remote.LanesOptions[string]{Share: 1})
 		defer stop()
 		f.takes["a"] = 14 * time.Second
@@ -207,7 +209,8 @@ func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
 
 // Names beyond those that may wait are replaced by one request for the cluster.
 func TestNamesThatWaitAreBounded(t *testing.T) {
-	testInBubble(t, func(t *testing.T) {
+	useOneProcessor(t)
+	synctest.Test(t, func(t *testing.T) {
 		dropped := 0
 		f, stop := startFleet(t, 2, remote.LanesOptions[string]{
 			Share: 1, Waiting: 2,
@@ -236,7 +239,8 @@ func TestNamesThatWaitAreBounded(t *testing.T) {
 
 // A change arrives while the other lane reconciles the object: it is reconciled once more.
 func TestAChangeDuringAReconcileOfTheOtherLaneIsNotLost(t *testing.T) {
-	testInBubble(t, func(t *testing.T) {
+	useOneProcessor(t)
+	synctest.Test(t, func(t *testing.T) {
 		f, stop := startFleet(t, 2, remote.LanesOptions[string]{})
 		defer stop()
 		f.takes["a"] = 10 * time.Second
@@ -270,7 +274,8 @@ func TestALaneWithoutItsSourceReconciles(t *testing.T) {
 
 // A judge that finds a failure leaves the retry to the slow lane.
 func TestAJudgeDecides(t *testing.T) {
-	testInBubble(t, func(t *testing.T) {
+	useOneProcessor(t)
+	synctest.Test(t, func(t *testing.T) {
 		calls := make(map[string]int)
 		errFailed := errors.New("failed")
 		var mu sync.Mutex
@@ -318,15 +323,14 @@ func TestAJudgeDecides(t *testing.T) {
 	})
 }
 
-// testInBubble runs the test in a bubble of synctest with one processor. The timers of a bubble
-// share one context of the race detector, and with more processors two threads may use the context
-// at the same time. The race detector of Go 1.26 crashes then (golang/go#78156), in about one of
-// ten runs of the controllers with many workers.
-func testInBubble(t *testing.T, test func(*testing.T)) {
+// useOneProcessor is for tests in a bubble of synctest. The timers of a bubble share one context of
+// the race detector, and with more processors two threads may use the context at the same time. The
+// race detector of Go 1.26 crashes then (golang/go#78156), in about one of ten runs of the
+// controllers with many workers.
+func useOneProcessor(t *testing.T) {
 	t.Helper()
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-
-	synctest.Test(t, test)
+	former := runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(former) })
 }
 
 // pass lets virtual time pass, until everything in the bubble waits. What the others wrote may be

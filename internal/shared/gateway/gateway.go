@@ -1,4 +1,4 @@
-// Package gateway recognizes the answers of a gateway in front of a listener.
+// Package gateway detects the answers of a gateway in front of a listener.
 package gateway
 
 import (

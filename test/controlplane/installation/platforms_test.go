@@ -94,7 +94,7 @@ func TestAPlatformChangesTheWebhooks(t *testing.T) {
 				last = w.install()
 				w.available(1)
 				if now := w.template(); now != before {
-					restarts = restarts + 1
+					restarts++
 					before = now
 				}
 				for _, write := range w.since() {

@@ -118,7 +118,7 @@ func TestAContestOfWebhooksRestartsTheAgentsSeldom(t *testing.T) {
 		w.available(1)
 		last = w.install()
 		if now := w.template(); now != before {
-			restarts = restarts + 1
+			restarts++
 			before = now
 		}
 		w.now = w.now.Add(10 * time.Minute)

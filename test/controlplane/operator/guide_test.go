@@ -38,5 +38,5 @@ func TestObjectsOfTheGuide(t *testing.T) {
 	var watcher v1beta2.Watcher
 	rig.NoError(t, yaml.UnmarshalStrict([]byte(second), &watcher))
 	rig.Same(t, "the kind of the Watcher", names.Names{}.WithDefaults().GroupVersionKind(), watcher.GroupVersionKind())
-	rig.Says(t, "the code", page, `SourceFor(events, "`+string(watcher.Spec.Manager)+`", requests`)
+	rig.Says(t, "the code", page, `SourceFor(events, "`+watcher.Spec.Manager+`", requests`)
 }
