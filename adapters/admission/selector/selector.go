@@ -183,7 +183,7 @@ func With(selector *metav1.LabelSelector, more []metav1.LabelSelectorRequirement
 	return whole
 }
 
-// Text returns an exclusion as kubectl takes it.
+// Text returns an exclusion as kubectl accepts it.
 func Text(requirement metav1.LabelSelectorRequirement) string {
 	switch requirement.Operator {
 	case metav1.LabelSelectorOpDoesNotExist:

@@ -22,8 +22,8 @@ import (
 // cause.
 type Cause string
 
-// The causes. Event is a change in the runtime, and Resync is one that may have been missed.
-// Freshness is a runtime that is not fresh any more. Poll is the end of the time between two
+// The causes. Event is a change in the runtime, and Resync is a change that may have been missed.
+// Freshness means that a runtime is no longer fresh. Poll is the end of the time between two
 // reconciles. Local is a change in the control plane. Retry follows an error.
 const (
 	Event     Cause = "event"
