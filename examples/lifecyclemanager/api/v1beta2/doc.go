@@ -1,4 +1,4 @@
-// Package v1beta2 has the kinds of this example in operator.kyma-project.io/v1beta2: Kyma,
+// Package v1beta2 contains the kinds of this example in operator.kyma-project.io/v1beta2: Kyma,
 // ModuleTemplate and Manifest. They are the kinds of the Kyma lifecycle-manager, reduced to the
 // fields that the example needs.
 //
