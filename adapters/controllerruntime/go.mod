@@ -16,7 +16,7 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129150017-bd969b52c345
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129165231-198369bc01e5
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 )
 
