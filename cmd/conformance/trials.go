@@ -23,7 +23,7 @@ type trial struct {
 	want       []int  // one of these statuses; 1 to 9 are a class, and 0 is a failed connection
 	reason     string // a pattern of [path.Match]
 	request    request
-	most       int      // the most requests, while they are accepted; default: 1
+	most       int      // The most requests, while they are accepted; default: 1.
 	resyncs    int      // The operator has then received at least this many of the runtime.
 	calm       bool     // No more resyncs arrive within some seconds.
 	objects    []string // The operator has then received these of the runtime; nil: any.
