@@ -10,11 +10,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 )
 
-// The results of a comparison of webhooks, which are values of a metric label.
+// The results of a comparison of webhooks, or of a repair, which are values of a metric label.
 const (
 	webhooksSame    = "same"
 	webhooksChanged = "changed"
-	webhooksNotRead = "failed"
+	// webhooksFailed is the result of a read or a write that failed.
+	webhooksFailed = "failed"
 )
 
 // webhooksTimeout bounds one request for the webhook configuration.

@@ -49,6 +49,9 @@ const (
 	keepContest = 3
 )
 
+// writtenByPeer begins the problem of standsOfPeer.
+const writtenByPeer = "an agent with other settings writes the webhook configuration"
+
 // The results of a keeper, in addition to the results of a comparison.
 const (
 	webhooksRestored  = "restored"
@@ -63,10 +66,13 @@ type webhookKeeper struct {
 	// answers reports whether the API server may call this agent: a kubelet knows that it is ready.
 	answers func() bool
 	every   time.Duration
-	// checked counts a comparison or repair, restored requests a resync.
-	checked  func(hook.WebhookCheck)
-	restored func()
-	log      lineLimiter
+	// countCheck counts a repair, a read that failed, and a comparison that finds our configuration.
+	// It does not count a foreign configuration, one of another replica, or one that cannot be
+	// built.
+	countCheck func(hook.WebhookCheck)
+	// requestResync is called when the webhooks are in place again.
+	requestResync func()
+	log           lineLimiter
 
 	found finding
 
@@ -174,7 +180,7 @@ func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 	}
 
 	if err != nil {
-		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
+		k.countCheck(hook.WebhookCheck{Result: webhooksFailed})
 		k.log.warnPaced(ctx, "cannot read the webhook configuration, so the agent cannot restore it: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
 		k.unread++
@@ -190,7 +196,12 @@ func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 	}
 
 	k.unread = 0
+	return k.settleConfiguration(ctx, live, want)
+}
 
+// settleConfiguration compares the configuration with the intended one, and writes it if that is
+// due. It returns the time until the next comparison.
+func (k *webhookKeeper) settleConfiguration(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	state, problem := k.want.judge(live, want)
 	if state != standsWithMoreCAs {
 		k.overlapSince = time.Time{}
@@ -198,7 +209,7 @@ func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 
 	switch state {
 	case standsAsIntended:
-		return k.noteIntended(ctx, live, want)
+		return k.concludeIntended(ctx, live, want)
 	case standsWithMoreCAs:
 		return k.allowOtherCAs(ctx, live, want)
 	case standsForeign:
@@ -210,7 +221,7 @@ func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 		}
 		return k.every
 	case standsOfPeer:
-		return k.yieldToPeer(ctx, live, want)
+		return k.settleWithPeer(ctx, live, want)
 	default:
 		return k.repairConfiguration(ctx, live, want, problem)
 	}
@@ -226,10 +237,36 @@ func (k *webhookKeeper) pauseAfter(failures int) time.Duration {
 	return pause
 }
 
-// noteIntended ends a repair, of this replica or of another one.
-func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+// concludeIntended ends a repair, of this replica or of another one. A resync follows when API
+// servers use the configuration, and the problem ends when it was shown for long enough.
+func (k *webhookKeeper) concludeIntended(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+	k.markIntended(live, want)
+
+	settling := keepSettle - time.Since(k.repairedAt)
+	if k.needsResync && settling > 0 {
+		return settling
+	}
+
+	if k.needsResync {
+		k.needsResync = false
+		k.log.to.InfoContext(ctx, "the webhooks match the intended configuration: a resync is requested")
+		k.requestResync() // The API server did not call the agent for some writes.
+	}
+
+	left := time.Until(k.shownUntil())
+	if k.shownProblem() != "" && left > 0 {
+		return min(left, k.every)
+	}
+
+	k.reportProblem("")
+	k.log.forgetLast()
+	return k.every
+}
+
+// markIntended notes and counts that the intended configuration is in place.
+func (k *webhookKeeper) markIntended(live, want *webhookConfiguration) {
 	k.want.noteConditions(live, want)
-	k.checked(hook.WebhookCheck{Result: webhooksSame})
+	k.countCheck(hook.WebhookCheck{Result: webhooksSame})
 	k.applied = identityOf(want)
 	k.peerSince = time.Time{}
 
@@ -237,28 +274,17 @@ func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookCon
 		k.isBroken = false
 		k.repairedAt = time.Now()
 	}
+}
 
-	if left := keepSettle - time.Since(k.repairedAt); k.needsResync && left > 0 {
-		return left
+// shownUntil is when a problem has been reported for long enough. That of a contest is reported
+// until the contest has been calm for keepCalm.
+func (k *webhookKeeper) shownUntil() time.Time {
+	until := k.shownSince.Add(keepShown)
+	calm := k.repairedAt.Add(keepCalm)
+	if k.changes >= keepContest && calm.After(until) {
+		return calm
 	}
-
-	if k.needsResync {
-		k.needsResync = false
-		k.log.to.InfoContext(ctx, "the webhooks match the intended configuration: a resync is requested")
-		k.restored() // The API server did not call the agent for some writes.
-	}
-
-	shown := k.shownSince.Add(keepShown)
-	if calm := k.repairedAt.Add(keepCalm); k.changes >= keepContest && calm.After(shown) {
-		shown = calm
-	}
-	if left := time.Until(shown); k.shownProblem() != "" && left > 0 {
-		return min(left, k.every)
-	}
-
-	k.reportProblem("")
-	k.log.forgetLast()
-	return k.every
+	return until
 }
 
 // allowOtherCAs keeps the CAs of another replica in addition to ours for keepOverlap.
@@ -272,13 +298,15 @@ func (k *webhookKeeper) allowOtherCAs(ctx context.Context, live, want *webhookCo
 		return k.applyConfiguration(ctx, live, want)
 	}
 
-	return min(k.noteIntended(ctx, live, want), left)
+	return min(k.concludeIntended(ctx, live, want), left)
 }
 
-// yieldToPeer leaves the settings of another replica in place, if this one has had its own in place
-// before: in a rollout, the other replica has newer ones.
-func (k *webhookKeeper) yieldToPeer(ctx context.Context, live, want *webhookConfiguration) time.Duration {
-	if k.applied != identityOf(want) {
+// settleWithPeer writes the settings of this replica if they were never in place, because they are
+// newer. Otherwise the other replica has newer settings, as in a rollout: they stay for up to
+// keepPeer. After that time, this replica repairs the configuration.
+func (k *webhookKeeper) settleWithPeer(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+	wasInPlace := k.applied == identityOf(want)
+	if !wasInPlace {
 		return k.applyConfiguration(ctx, live, want)
 	}
 	if k.peerSince.IsZero() {
@@ -286,10 +314,11 @@ func (k *webhookKeeper) yieldToPeer(ctx context.Context, live, want *webhookConf
 	}
 
 	since := k.peerSince
-	problem := "an agent with other settings writes the webhook configuration"
+	problem := writtenByPeer
 	missing := lessThan(live, want)
 	if missing != "" {
-		since = k.noteLess()
+		k.needsResync = true // Writes may pass without a call until ours is in place again.
+		since = k.beginLess()
 		problem += ": " + missing
 	}
 
@@ -307,16 +336,15 @@ func (k *webhookKeeper) yieldToPeer(ctx context.Context, live, want *webhookConf
 	return min(next, k.every)
 }
 
-// noteLess returns when a replica was first seen to call for less. Writes may pass without a call
-// until the configuration is as intended again, so a resync follows then.
-func (k *webhookKeeper) noteLess() time.Time {
+// beginLess begins the time for which a replica calls for less, unless that time has begun, and
+// returns when it began.
+func (k *webhookKeeper) beginLess() time.Time {
 	now := time.Now()
 	if now.Sub(k.lessAt) > keepForget {
 		k.lessSince = now
 	}
 
 	k.lessAt = now
-	k.needsResync = true
 	return k.lessSince
 }
 
@@ -348,11 +376,11 @@ func (k *webhookKeeper) repairConfiguration(
 	k.reportProblem(problem)
 
 	if k.changes < keepContest {
-		k.checked(hook.WebhookCheck{Result: webhooksChanged})
+		k.countCheck(hook.WebhookCheck{Result: webhooksChanged})
 		k.log.noteLine(ctx, slog.LevelError, "webhooks differ from the intended configuration, so changes are missed: "+
 			"the agent restores them", problem)
 	} else {
-		k.checked(hook.WebhookCheck{Result: webhooksContested})
+		k.countCheck(hook.WebhookCheck{Result: webhooksContested})
 		k.log.noteLine(ctx, slog.LevelError, "another program repeatedly changes the webhooks, so changes are missed: "+
 			"find the program in managedFields of the webhook configuration, and exclude the configuration "+
 			"from it", problem)
@@ -401,7 +429,7 @@ func (k *webhookKeeper) applyConfiguration(ctx context.Context, live, want *webh
 	}
 
 	if err != nil {
-		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
+		k.countCheck(hook.WebhookCheck{Result: webhooksFailed})
 		k.reportProblem(cmp.Or(k.shownProblem(), "the webhook configuration cannot be written: "+err.Error()))
 		k.log.warnPaced(ctx, "cannot write the webhook configuration, so changes are missed: "+
 			"check the error, the ClusterRole and the policy of the webhooks", err.Error())
@@ -412,7 +440,7 @@ func (k *webhookKeeper) applyConfiguration(ctx context.Context, live, want *webh
 	}
 
 	k.failures = 0
-	k.checked(hook.WebhookCheck{Result: webhooksRestored})
+	k.countCheck(hook.WebhookCheck{Result: webhooksRestored})
 	k.applied = identityOf(want)
 	k.isBroken = false
 	k.peerSince = time.Time{}

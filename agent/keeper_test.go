@@ -254,12 +254,12 @@ func keepIn(t *testing.T, store ConfigurationStore, want intended) *keeping {
 	k.webhookKeeper = &webhookKeeper{
 		store: store, want: want, every: 30 * time.Second,
 		answers: func() bool { return true },
-		checked: func(c hook.WebhookCheck) {
+		countCheck: func(c hook.WebhookCheck) {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.results[c.Result]++
 		},
-		restored: func() {
+		requestResync: func() {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			k.resyncs++
@@ -437,7 +437,7 @@ func TestAFailedFirstReadIsRetriedSoon(t *testing.T) {
 		k := keepIn(t, unreadable{&clusterStore{}, time.Now().Add(2 * time.Hour)}, want)
 		pass(time.Hour)
 		k.stop()
-		if tries := k.results[webhooksNotRead]; tries < 100 || tries > 140 {
+		if tries := k.results[webhooksFailed]; tries < 100 || tries > 140 {
 			t.Errorf("%d tries within an hour, want one in 30 s", tries)
 		}
 	})
@@ -769,7 +769,7 @@ func TestRefusedWritesAreReported(t *testing.T) {
 		}
 
 		k.mu.Lock()
-		tries := k.results[webhooksNotRead]
+		tries := k.results[webhooksFailed]
 		k.mu.Unlock()
 		if tries < 100 || tries > 140 {
 			t.Errorf("%d tries within an hour, want one in 30 s", tries)

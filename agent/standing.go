@@ -32,8 +32,9 @@ const (
 	standsForeign
 )
 
-// judge compares the configuration that the API server has with the intended one. The problem is ""
-// if no write passes unseen.
+// judge compares the configuration that the API server has with the intended one. The problem is
+// for a report. It is "" for standsOfPeer, although the other replica may call for less: see
+// lessThan.
 func (w *intended) judge(live, want *webhookConfiguration) (state standing, problem string) {
 	differences := admission.Differences(live)
 	if live == nil {
@@ -49,7 +50,7 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 			"the webhook configuration is not as intended and belongs to owner %.100q, not %q",
 			live.Annotations[w.mark], w.owner)
 	}
-	differences = append(differences, w.additions(live, want)...)
+	differences = append(differences, w.changesBeyondRecord(live, want)...)
 	if len(differences) > 0 {
 		return standsChanged, strings.Join(differences, "; ")
 	}
@@ -69,9 +70,10 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 		}
 	}
 
-	isUnknown := w.conditions == conditionsUnknown && len(withoutConditions(live, want)) > 0
+	// An apply shows whether this API server keeps match conditions.
+	mayDropConditions := w.conditions == conditionsUnknown && len(withoutConditions(live, want)) > 0
 	switch {
-	case isPeer || isUnknown:
+	case isPeer || mayDropConditions:
 		return standsOfPeer, ""
 	case hasMore:
 		return standsWithMoreCAs, ""
@@ -80,9 +82,10 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 	}
 }
 
-// additions are the changes that [admission.Differences] accepts from an administrator, except for
-// the changes of a platform. A webhook in the record may belong to a replica with other settings.
-func (w *intended) additions(live, want *webhookConfiguration) (found []string) {
+// changesBeyondRecord are the changes that [admission.Differences] accepts from an administrator,
+// except for the changes of a platform. A webhook in the record may belong to a replica with other
+// settings.
+func (w *intended) changesBeyondRecord(live, want *webhookConfiguration) (found []string) {
 	for _, name := range guestsOf(live, want) {
 		found = append(found, name+" does not belong to this agent")
 	}
@@ -159,7 +162,8 @@ func webhookOf(
 }
 
 // isOurs reports whether a configuration has our mark, or has lost the one that an agent wrote. The
-// mark of an agent of another release is still managed by that agent.
+// mark of an agent of another release is still managed by that agent, so its configuration is not
+// ours. Another mark that no agent manages was written over a mark of ours.
 func (w *intended) isOurs(live *webhookConfiguration) bool {
 	isApplied := false
 	isMarked := false

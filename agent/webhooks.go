@@ -28,7 +28,8 @@ func (b *builder) addWebhookWatch() error {
 	}
 
 	watch := &webhookWatch{
-		read: read, every: b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
+		read: read, every: b.opts.canaryInterval(),
+		countCheck: b.metrics.WebhooksChecked, requestResync: b.outbox.Resync,
 		log: lineLimiter{to: b.log},
 	}
 	b.heartbeats.webhooks = watch.foundProblem
@@ -39,6 +40,7 @@ func (b *builder) addWebhookWatch() error {
 // WebhookProblem reads a webhook configuration with the settings of an agent. It returns how the
 // webhooks differ from the webhooks that were applied, or "" if they do not differ. With
 // [Webhook].Own, it compares them with the webhooks of its watches and tries an apply as a dry run.
+// The webhooks of a replica with other settings differ only if they call for less.
 func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, error) {
 	store, err := newStoredConfiguration(opts)
 	if err != nil {
@@ -69,8 +71,15 @@ func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, e
 		return bounded(err.Error()), nil
 	}
 	state, problem := own.judge(live, want)
-	if state == standsForeign {
+	switch state {
+	case standsForeign:
 		return bounded(problem), nil
+	case standsOfPeer:
+		missing := lessThan(live, want)
+		if missing != "" {
+			problem = writtenByPeer + ": " + missing
+		}
+	default: // The problem of judge is complete.
 	}
 
 	_, err = store.Apply(ctx, want, live)
@@ -90,8 +99,9 @@ func (b *builder) addWebhookKeeper() error {
 
 	keeper := &webhookKeeper{
 		store: store, want: want,
-		answers: func() bool { return b.ready.probed.Load() },
-		every:   b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
+		answers:    func() bool { return b.ready.probed.Load() },
+		every:      b.opts.canaryInterval(),
+		countCheck: b.metrics.WebhooksChecked, requestResync: b.outbox.Resync,
 		log: lineLimiter{to: b.log},
 	}
 

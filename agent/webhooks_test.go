@@ -3,8 +3,14 @@ package agent
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -59,12 +66,12 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 				return live, failure
 			},
 			every: 30 * time.Second,
-			restored: func() {
+			requestResync: func() {
 				mu.Lock()
 				defer mu.Unlock()
 				resyncs++
 			},
-			checked: func(c hook.WebhookCheck) {
+			countCheck: func(c hook.WebhookCheck) {
 				mu.Lock()
 				defer mu.Unlock()
 				results = append(results, c.Result)
@@ -199,4 +206,75 @@ func TestLinesAboutWebhooksAreBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A complete configuration of an agent with other settings differs if it calls for less. A running
+// agent waits for that replica, but a check that said nothing would promise calls that do not come.
+func TestACheckNamesTheCallsThatAReplicaLeavesOut(t *testing.T) {
+	ca, err := testpki.NewCA("webhook", testpki.Options{})
+	check(t, err)
+	leaf, err := ca.Server("agent", testpki.Options{DNSNames: []string{"runtime-watcher.runtime-watcher.svc"}})
+	check(t, err)
+
+	volume := testpki.NewVolume(t.TempDir())
+	check(t, volume.Write(testpki.Files(leaf, ca)))
+	var paths keys.Paths
+	paths.CA, paths.Certificate, paths.Key = volume.Paths()
+	serving, err := keys.NewFiles(paths, keys.FilesOptions{})
+	check(t, err)
+
+	for name, test := range map[string]struct {
+		live    []string
+		problem string
+	}{
+		"the same":  {[]string{"configmaps", "secrets"}, ""},
+		"more":      {[]string{"configmaps", "secrets", "pods"}, ""},
+		"less":      {[]string{"configmaps"}, "default.secrets"},
+		"different": {[]string{"configmaps", "pods"}, "default.secrets"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := intendedFor(serving, paths.CA, test.live...)
+			live, err := other.buildConfiguration()
+			check(t, err)
+
+			opts := Options{
+				Canary: storedAtServer(t, live),
+				Webhook: Webhook{Configuration: "runtime-watcher", Keys: paths, Own: OwnConfiguration{
+					Watches: watchesOf("configmaps", "secrets"),
+					Service: types.NamespacedName{Namespace: "runtime-watcher", Name: "runtime-watcher"},
+				}},
+			}
+			problem, err := WebhookProblem(t.Context(), Connection{Keys: paths}, opts)
+			check(t, err)
+
+			if (problem == "") != (test.problem == "") || !strings.Contains(problem, test.problem) {
+				t.Errorf("problem %q, want %q", problem, test.problem)
+			}
+		})
+	}
+}
+
+// storedAtServer is the access to an API server that has the configuration, and takes each apply.
+func storedAtServer(t *testing.T, live *webhookConfiguration) Canary {
+	t.Helper()
+
+	text, err := json.Marshal(live)
+	check(t, err)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch && r.URL.Query().Get("dryRun") == "" {
+			t.Error("a check writes the configuration")
+		}
+		_, _ = w.Write(text)
+	}))
+	t.Cleanup(server.Close)
+
+	dir := t.TempDir()
+	access := Canary{
+		Lease:  types.NamespacedName{Namespace: "runtime-watcher", Name: "canary"},
+		Server: server.URL, TokenFile: filepath.Join(dir, "token"), CAFile: filepath.Join(dir, "ca.crt"),
+	}
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	check(t, os.WriteFile(access.TokenFile, []byte("secret"), 0o600))
+	check(t, os.WriteFile(access.CAFile, bundle, 0o600))
+	return access
 }

@@ -16,9 +16,10 @@ import (
 type webhookWatch struct {
 	read  func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error)
 	every time.Duration
-	// checked counts a comparison, restored requests a resync when the webhooks are right again.
-	checked  func(hook.WebhookCheck)
-	restored func()
+	// countCheck counts each comparison.
+	countCheck func(hook.WebhookCheck)
+	// requestResync is called when the webhooks are right again.
+	requestResync func()
 	// log is for watchConfiguration only.
 	log lineLimiter
 
@@ -45,7 +46,7 @@ func (w *webhookWatch) compareWebhooks(ctx context.Context) {
 	}
 
 	if err != nil {
-		w.checked(hook.WebhookCheck{Result: webhooksNotRead})
+		w.countCheck(hook.WebhookCheck{Result: webhooksFailed})
 		w.log.warnPaced(ctx, "cannot read the webhook configuration, so changed webhooks go unnoticed: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
 		return
@@ -55,17 +56,17 @@ func (w *webhookWatch) compareWebhooks(ctx context.Context) {
 	former := w.foundProblem()
 	w.found.setText(problem)
 	if problem != "" {
-		w.checked(hook.WebhookCheck{Result: webhooksChanged})
+		w.countCheck(hook.WebhookCheck{Result: webhooksChanged})
 		w.log.noteLine(ctx, slog.LevelError, "webhooks differ from the applied configuration, so changes are missed: "+
 			"apply the webhook configuration again, and find the program that changes it", problem)
 		return
 	}
 
-	w.checked(hook.WebhookCheck{Result: webhooksSame})
+	w.countCheck(hook.WebhookCheck{Result: webhooksSame})
 	if former == "" {
 		w.log.forgetLast()
 	} else {
 		w.log.noteEnd(ctx, "the webhooks match the applied configuration again", former)
-		w.restored() // The API server did not call the agent for some writes.
+		w.requestResync() // The API server did not call the agent for some writes.
 	}
 }

@@ -97,12 +97,12 @@ var table = map[string][]mutant{
 		},
 	},
 	"agent/keeper.go": {
-		{"agent: no resync after its webhooks are put back", "k.restored()", "_ = k.restored"},
+		{"agent: no resync after its webhooks are put back", "k.requestResync()", "_ = k.requestResync"},
 		{"agent: its webhooks are put back late", "keepPause = time.Second", "keepPause = 20 * time.Second"},
 	},
 	"agent/webhookwatch.go": {
 		{"agent: a changed webhook is not reported", "w.found.setText(problem)", "_ = problem"},
-		{"agent: no resync when the webhooks are right again", "w.restored()", "_ = former"},
+		{"agent: no resync when the webhooks are right again", "w.requestResync()", "_ = former"},
 	},
 	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(review.Manager)", "if b.opts.Logger != nil {\n inbox.Proved(review.Manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "heartbeat := cutHeartbeat(sent)", "_, heartbeat := cutHeartbeat(sent), *sent"}},
