@@ -66,9 +66,9 @@ type webhookKeeper struct {
 	// answers reports whether the API server may call this agent: a kubelet knows that it is ready.
 	answers func() bool
 	every   time.Duration
-	// countCheck counts a repair, a read that failed, and a comparison that finds our configuration.
-	// It does not count a foreign configuration, one of another replica, or one that cannot be
-	// built.
+	// countCheck counts a repair, a read that failed, and a comparison that finds our own
+	// configuration. A comparison with that of another owner or replica is not counted, nor is an
+	// intended configuration that cannot be built.
 	countCheck func(hook.WebhookCheck)
 	// requestResync is called when the webhooks are in place again.
 	requestResync func()

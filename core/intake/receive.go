@@ -64,7 +64,7 @@ func (in *Intake) receiveBatch(ctx context.Context, r *Request) verdict {
 
 	handler, known := in.handlers[r.Manager]
 	switch {
-	case !known:
+	case !known: // A transport with Return receives only for the managers of its handlers.
 		return verdict{Whole: unknownManager(r.Manager)}
 	case r.Batch.Source != "" && r.Batch.Source != r.Peer.ID:
 		return r.refuseBatch(mismatch(r.Batch.Source))
@@ -137,9 +137,10 @@ func (t *task) takeBatch(ctx context.Context) (o outcome) {
 	if t.Batch.Heartbeat != nil {
 		t.takeHeartbeat(ctx, &o)
 	}
-	if len(o.Failed) == t.elements() {
-		t.refuseSender(ctx, &o)
-		t.judgeReplica(ctx, &o)
+	allFailed := len(o.Failed) == t.elements() // Transports refuse a batch without elements.
+	if allFailed {
+		t.judgeSender(ctx, &o)
+		t.blameReplica(ctx, &o)
 	}
 
 	o.settleWhole()
@@ -196,7 +197,7 @@ func (t *task) callHandler(ctx context.Context, call func() error) (f *Failure) 
 
 func (t *task) handlerFailure(err error) *Failure {
 	f := newFailure(err)
-	isFollower := errors.Is(err, core.ErrNotReady) && !t.isReady()
+	isFollower := errors.Is(err, core.ErrNotReady) && !t.saysReady()
 	if isFollower || t.stopping.Load() {
 		f.Fault = FaultOfReplica
 		f.class = core.ErrNotReady
@@ -204,54 +205,64 @@ func (t *task) handlerFailure(err error) *Failure {
 	return f
 }
 
-// isReady reports whether a handler says that it is ready. One without the method does not.
-func (t *task) isReady() bool {
+// saysReady reports whether the handler has a method Ready, and is ready by it. A handler that says
+// so and returns ErrNotReady is busy. Otherwise ErrNotReady means that this replica does not lead,
+// also for a handler without Ready, which [Intake.Ready] takes for ready.
+func (t *task) saysReady() bool {
 	r, ok := t.handler.(core.Readier)
 	return ok && r.Ready() == nil
 }
 
-// refuseSender asks the verifier for a resync of the runtime. If the verifier refuses the resync as
-// well, all elements of o fail with that refusal of the sender. A less certain refusal replaces
-// nothing. After a panic of the verifier, refuseSender only notes whether the sender is verified.
-func (t *task) refuseSender(ctx context.Context, o *outcome) {
-	refused := o.allMatch(func(f *Failure) bool { return f.refused })
-	isKnown := o.verified && !refused
+// judgeSender asks the verifier for a resync of the runtime after all elements failed: may this
+// sender speak for its runtime at all? If the verifier refuses the resync as well, the sender is
+// rejected, unless an event was refused with more certainty. If an element failed for another
+// reason, such as a panic, the sender may be trusted, but not rejected.
+func (t *task) judgeSender(ctx context.Context, o *outcome) {
+	allRefused := o.allMatch(func(f *Failure) bool { return f.refused })
+	isKnown := o.verified && !allRefused
 	if t.Contract.NeedsOwner() || isKnown {
 		return
 	}
 
-	sender := t.verifySender(ctx)
-	if sender == nil {
-		o.speaks = true
-		o.verified = true
+	refusal := t.verifySender(ctx)
+	if refusal == nil {
+		o.trustSender()
 		return
 	}
 
-	isLessCertain := sender.isUnknown() && !o.allMatch((*Failure).isUnknown)
-	if !refused || !sender.refused || isLessCertain {
-		return
-	}
-
-	sender.Fault = faultOfSender
-	for i := range o.Failed {
-		o.Failed[i] = sender
+	isLessCertain := refusal.isUnknown() && !o.allMatch((*Failure).isUnknown)
+	if allRefused && refusal.refused && !isLessCertain {
+		o.blameSender(refusal)
 	}
 }
 
-// judgeReplica makes the refusal of all events a refusal of this replica, if the replica does not
+func (o *outcome) trustSender() {
+	o.speaks = true
+	o.verified = true
+}
+
+// blameSender makes the refusal of the sender the failure of each element.
+func (o *outcome) blameSender(refusal *Failure) {
+	refusal.Fault = faultOfSender
+	for i := range o.Failed {
+		o.Failed[i] = refusal
+	}
+}
+
+// blameReplica makes the refusal of all events a refusal of this replica, if the replica does not
 // lead. The verifier may have refused them before the handler was asked. The fleet of the leader
 // needs their numbers, or else the next heartbeat shows a gap.
-func (t *task) judgeReplica(ctx context.Context, o *outcome) {
+func (t *task) blameReplica(ctx context.Context, o *outcome) {
 	if !o.verified || o.isOfReplica() || len(o.Failed) == 0 {
 		return
 	}
 	if f := t.askReady(ctx); f != nil && f.Fault == FaultOfReplica {
-		o.Failed[0] = f
+		o.Failed[0] = f // settleWhole makes it the failure of the batch.
 	}
 }
 
 func (o *outcome) isOfReplica() bool {
-	return !o.allMatch(func(f *Failure) bool { return f.Fault != FaultOfReplica })
+	return o.anyMatches(func(f *Failure) bool { return f.Fault == FaultOfReplica })
 }
 
 func (t *task) concludeBatch(o outcome) verdict {

@@ -176,12 +176,12 @@ var table = map[string][]mutant{
 	"core/intake/receive.go": {
 		{
 			"intake: all events refused is the request refused (row 1)",
-			"sender := t.verifySender(ctx)\n", "sender := t.verifySender(ctx)\n\tif sender == nil && refused {\n\t\tsender = o.Failed[0]\n\t}\n",
+			"refusal := t.verifySender(ctx)\n", "refusal := t.verifySender(ctx)\n\tif refusal == nil && allRefused {\n\t\trefusal = o.Failed[0]\n\t}\n",
 		},
 		{"intake: a replica that does not lead takes heartbeats", "f = t.askReady(ctx)\n\t}", "f = nil\n\t}"},
 		{"intake: a panic costs the whole batch", "f = newFailure(err) })\n\tif f", "panic(err) })\n\tif f"},
 		{"intake: a replica that does not lead refuses events", "!o.verified || o.isOfReplica() || len(o.Failed) == 0", "t.opts.Fleet != nil"},
-		{"intake: a panic of the verifier hides a number", "isKnown := o.verified && !refused", "isKnown := !refused"},
+		{"intake: a panic of the verifier hides a number", "isKnown := o.verified && !allRefused", "isKnown := !allRefused"},
 	},
 	"core/outbox/accept.go": {{"outbox: renewed key material ends no wait", "l.endWaits(now)", "_, _ = l, now"}},
 	"core/outbox/backoff.go": {
