@@ -31,6 +31,7 @@ func TestWorse(t *testing.T) {
 		"within the tolerance":  {"20 allocs/op", "22 allocs/op", ""},
 		"more allocations":      {"20 allocs/op", "23 allocs/op", "a BenchmarkX/size=1: 23 allocs/op, before 20"},
 		"more bytes":            {"2000 B/op", "2500 B/op", "a BenchmarkX/size=1: 2500 B/op, before 2000"},
+		"beside other work":     {"1100 ns/op	 50 MB/s	 2000 B/op", "1100 ns/op	 50 MB/s	 9000 B/op", ""},
 		"from none":             {"0 allocs/op", "2 allocs/op", "a BenchmarkX/size=2: 2 allocs/op, before 0"},
 		"slower than its twin":  {"1.25 bare", "1.5 bare", "b BenchmarkT: 1.5 bare, before 1.25"},
 		"a ratio of one run":    {"1.5 bare", "15 bare", ""},
