@@ -138,7 +138,8 @@ func (r *ring) dropWaiter(w *waiter) {
 	r.order = slices.Delete(r.order, i, i+1)
 }
 
-// awaitSlot blocks until the waiter has a slot. It returns the same errors as acquireSlot.
+// awaitSlot blocks until the waiter has a slot. It fails when closed is closed or deadline passes,
+// with the errors of acquireSlot for these.
 func (w *waiter) awaitSlot(closed <-chan struct{}, deadline *time.Time) error {
 	var late <-chan time.Time
 	if deadline != nil && !deadline.IsZero() {

@@ -167,7 +167,7 @@ type model struct {
 	limit int
 	open  map[*modelled]bool
 
-	// The state before the newest call of acquire. sizes and idle are those of the slots of which
+	// The state before the newest call of acquireSlot. sizes and idle are those of the slots of which
 	// one may be evicted, by origin.
 	origin      string
 	full        bool

@@ -157,7 +157,7 @@ func parse(address, portIfNone string) (*url.URL, error) {
 		return nil, wrong
 	}
 
-	// An address with any other part would differ from this one.
+	// Only the host, the port and the credentials of a proxy have a meaning.
 	hasMore := strings.Trim(proxy.Path, "/")+proxy.RawQuery+proxy.Fragment+proxy.Opaque != ""
 	if hasMore {
 		return nil, wrong

@@ -93,8 +93,8 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 	return conn, reasons.Plain(err)
 }
 
-// TLS does a TLS handshake on conn with the client certificate of keys, and closes conn. It waits
-// up to 3 s for the refusal of the certificate, and takes at most 10 s in all.
+// TLS does a TLS handshake on conn with the client certificate of material, and closes conn. It
+// waits up to 3 s for the refusal of the certificate, and takes at most 10 s in all.
 func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) error {
 	defer conn.Close() // The result is known.
 
