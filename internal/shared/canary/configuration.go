@@ -128,7 +128,7 @@ func (c *Configuration) ReadInto(ctx context.Context, object any) (exists bool, 
 	}
 
 	if err := json.Unmarshal(text, object); err != nil {
-		return false, fmt.Errorf("agent: webhook configuration: %w", err)
+		return false, fmt.Errorf("canary: webhook configuration: %w", err)
 	}
 	return true, nil
 }
