@@ -140,6 +140,7 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
 	opts.Hooks = outbox.Hooks{Attempted: b.metrics.Attempted}
 
+	// The forwarder that traces calls does not have this method, so the transport below it answers.
 	if t, ok := b.transport.(interface {
 		RecheckAfter(manager core.Manager) time.Duration
 	}); ok {

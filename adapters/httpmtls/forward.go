@@ -42,7 +42,8 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 
 // RecheckAfter returns the delay after which the receiver requests another reconcile unless a
 // reconcile has read the write, according to its last answer for the manager. It returns 0 if the
-// last call failed, if the answer does not contain a delay, and before the first answer.
+// last call failed, if the answer does not contain a delay, and before the first answer. The outbox
+// asks after each call, because the result of Forward cannot contain the delay.
 func (f *Forwarder) RecheckAfter(manager core.Manager) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,13 +16,14 @@ func (r *record) observeRequest(
 ) (cause hook.ResyncCause) {
 	r.lastRefusal = refusal{}
 	if p := r.replicaSeenBefore(batch, refused); p != nil {
+		p.endResendIfTaken(batch, refused)
 		if p.noteKept(batch, refused) {
 			return CauseGap
 		}
 		return ""
 	}
 
-	// The review comes before lastSeen changes. A new epoch may send events before its first
+	// judge comes before lastSeen changes. A new epoch may send events before its first
 	// heartbeat: the runtime is stale, but not silent.
 	state, _ := r.judge(opts, now)
 	hasReturned := state == Stale && !r.isSpeaking(now)
@@ -66,7 +67,7 @@ func (r *record) replicaSeenBefore(batch *core.Batch, refused core.EventErrors) 
 		if sequence > p.sequence {
 			return nil
 		}
-		isKeptBatch = isKeptBatch || p.hasKept(sequence) || isKept(refused[i])
+		isKeptBatch = isKeptBatch || p.isUpToKept(sequence) || isKept(refused[i])
 	}
 
 	if !isKeptBatch {
@@ -113,7 +114,7 @@ func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, is
 	}
 
 	p = newReplica(batch, now)
-	if p.begins || now.Sub(r.firstRequest) > straggler {
+	if p.isSeenFromStart || now.Sub(r.firstRequest) > straggler {
 		p.resend = resync{CauseNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
 	} else { // The fleet is new. It does not know which replicas there were.
 		r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)
@@ -134,7 +135,7 @@ func (r *record) replaceFormer(p *replica, heartbeat *core.Heartbeat, now time.T
 	// A former life is silent since p began. Two processes with the same instance by mistake are
 	// not. The resync of the new epoch replaces its events, and has its own resend.
 	r.dismissReplicas(resync{}, func(other *replica) bool {
-		return other != p && other.isInstance(p.heartbeat.Instance) && other.lastSeen.Before(p.first)
+		return other != p && other.isInstance(p.heartbeat.Instance) && other.lastSeen.Before(p.firstRequest)
 	})
 }
 
@@ -161,7 +162,7 @@ func (r *record) dismissReplicas(again resync, isGone func(*replica) bool) (dism
 			dismissed = true
 			p.gone = true
 			p.resend = again
-			p.dropDetails()
+			p.trimHeartbeat()
 		}
 	}
 	return dismissed

@@ -22,20 +22,20 @@ type replica struct {
 	sharing  sharing
 
 	// Its requests.
-	first       time.Time // request.
-	begins      bool      // the first request has the first event or heartbeat of the epoch.
-	lastSeen    time.Time
-	paths       paths
-	certificate certificate
-	sender      *sender // the last one. A revoked one sends no more.
+	firstRequest    time.Time
+	isSeenFromStart bool // the first request has the first event or heartbeat of the epoch.
+	lastSeen        time.Time
+	paths           paths
+	certificate     certificate
+	sender          *sender // the last one. A revoked one sends no more.
 
 	// Its heartbeats.
-	heartbeat   *core.Heartbeat // the last one, nil before the first.
-	heartbeatAt time.Time
-	clock       clock
-	proved      time.Time // last call of the API server to the agent, by the clock of this process.
-	dropping    time.Time // until then, a drop counts as recent.
-	unreachable time.Time // until then, a failed handshake at the webhook counts as recent.
+	heartbeat        *core.Heartbeat // the last one, nil before the first.
+	heartbeatAt      time.Time
+	clock            clock
+	proved           time.Time // last call of the API server to the agent, by the clock of this process.
+	dropsUntil       time.Time // until then, a drop counts as recent.
+	unreachableUntil time.Time // until then, a failed handshake at the webhook counts as recent.
 
 	// gone means that no more requests are expected, and that a resync replaces the pending events
 	// of the replica. It is remembered in case that a request comes after all.
@@ -46,15 +46,15 @@ type replica struct {
 }
 
 func newReplica(batch *core.Batch, now time.Time) *replica {
-	p := &replica{epoch: strings.Clone(batch.Epoch), first: now, begins: begins(batch)}
+	p := &replica{epoch: strings.Clone(batch.Epoch), firstRequest: now, isSeenFromStart: hasFirstNumber(batch)}
 	if len(batch.Events) > 0 && batch.Events[0].Sequence > 0 {
 		p.sequence = batch.Events[0].Sequence - 1 // The resync of a new epoch replaces those before.
 	}
 	return p
 }
 
-// begins reports whether a batch has the first event, or the first heartbeat, of its epoch.
-func begins(batch *core.Batch) bool {
+// hasFirstNumber reports whether a batch has the first event, or the first heartbeat, of its epoch.
+func hasFirstNumber(batch *core.Batch) bool {
 	if batch.Heartbeat != nil && batch.Heartbeat.Number == 1 {
 		return true
 	}
@@ -79,14 +79,17 @@ func (p *replica) observeRequest(
 	cause, cameHere := p.observeNumbers(batch, now)
 	p.paths.notePath(peer.Lost, interval(p.heartbeat))
 
-	hasNews := p.sequence > before
+	hasNewNumbers := p.sequence > before
 	isProbed := p.sharing.on && batch.Heartbeat != nil
-	isExplained := cause == CauseGap && hasNews && cameHere
-	isEvidence := hasNews || isProbed
-	if isEvidence && !isExplained {
+	showsSharing := hasNewNumbers || isProbed
+	// Numbers that came here and were not observed, as after a panic or while a handler hangs, did
+	// not go to another replica of the operator. Such a gap keeps its cause.
+	isOwnLoss := cause == CauseGap && hasNewNumbers && cameHere
+	if showsSharing && !isOwnLoss {
 		cause = p.sharing.noteEvidence(cause)
 	}
 
+	p.endResendIfTaken(batch, refused)
 	if p.noteKept(batch, refused) {
 		return cmp.Or(cause, CauseGap)
 	}
@@ -120,14 +123,18 @@ func (p *replica) observeNumbers(batch *core.Batch, now time.Time) (cause hook.R
 // resync.
 const maxKept = 256
 
-// noteKept notes the events that the transport keeps, and reports whether it kept one of them for
-// the first time. Nothing else replaces that event: the agent may have sent it before, and got it
-// back then. A resync that the handler took ends the resend of the fleet.
-func (p *replica) noteKept(batch *core.Batch, refused core.EventErrors) (first bool) {
+// endResendIfTaken ends the resend of the fleet if the handler took a resync of the batch, because
+// the agent sends that resync again itself.
+func (p *replica) endResendIfTaken(batch *core.Batch, refused core.EventErrors) {
 	if hasResync(batch, refused) {
-		p.resend = resync{} // It resends that one itself.
+		p.resend = resync{}
 	}
+}
 
+// noteKept notes the events that the transport keeps, and reports whether the transport kept one of
+// them for the first time. Only a resync replaces that event if the transport gives it up. The
+// agent may have got the event back before, so its number may be known and leave no gap.
+func (p *replica) noteKept(batch *core.Batch, refused core.EventErrors) (first bool) {
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		at, known := slices.BinarySearch(p.kept, sequence)
@@ -142,7 +149,9 @@ func (p *replica) noteKept(batch *core.Batch, refused core.EventErrors) (first b
 	return first
 }
 
-func (p *replica) hasKept(sequence uint64) bool {
+// isUpToKept reports whether the transport has kept an event with that number, or a higher one. The
+// lower kept numbers may be forgotten (maxKept).
+func (p *replica) isUpToKept(sequence uint64) bool {
 	return len(p.kept) > 0 && sequence <= p.kept[len(p.kept)-1]
 }
 
@@ -199,15 +208,15 @@ func (p *replica) noteProofs(heartbeat *core.Heartbeat, now time.Time) {
 	}
 
 	if drops(heartbeat) > p.knownDrops(heartbeat) {
-		p.dropping = now.Add(patience(heartbeat))
+		p.dropsUntil = now.Add(patience(heartbeat))
 	}
 
 	switch {
 	case p.heartbeat == nil:
 	case heartbeat.Canary == core.CanaryAlive, p.proved.After(p.heartbeatAt):
-		p.unreachable = time.Time{}
+		p.unreachableUntil = time.Time{}
 	case heartbeat.WebhookFailures > p.heartbeat.WebhookFailures:
-		p.unreachable = now.Add(patience(heartbeat))
+		p.unreachableUntil = now.Add(patience(heartbeat))
 	}
 }
 
@@ -217,15 +226,15 @@ func (p *replica) knownDrops(present *core.Heartbeat) int64 {
 	switch {
 	case p.heartbeat != nil:
 		return drops(p.heartbeat)
-	case p.begins:
+	case p.isSeenFromStart:
 		return 0
 	default:
 		return drops(present)
 	}
 }
 
-// dropDetails keeps only the fields by which the replica is known again: a fleet remembers many.
-func (p *replica) dropDetails() {
+// trimHeartbeat keeps only the fields by which the replica is known again: a fleet remembers many.
+func (p *replica) trimHeartbeat() {
 	if p.heartbeat == nil {
 		return
 	}

@@ -20,11 +20,11 @@ var troubles = []struct {
 	has    func(moment) bool
 }{
 	// It explains a lost canary.
-	{ReasonWebhookUnreachable, func(m moment) bool { return m.now.Before(m.unreachable) }},
+	{ReasonWebhookUnreachable, func(m moment) bool { return m.now.Before(m.unreachableUntil) }},
 	{ReasonCanaryLost, func(m moment) bool { return m.heartbeat.Canary == core.CanaryLost }},
 	{ReasonWebhookChanged, func(m moment) bool { return m.heartbeat.WebhookError != "" }},
 	{ReasonCanaryFailing, func(m moment) bool { return m.heartbeat.Canary == core.CanaryFailing }},
-	{ReasonDropping, func(m moment) bool { return m.now.Before(m.dropping) }},
+	{ReasonDropping, func(m moment) bool { return m.now.Before(m.dropsUntil) }},
 	{ReasonPendingTooLong, func(m moment) bool { return m.heartbeat.OldestPending > m.opts.PendingTooLong }},
 	{ReasonKeyMaterial, func(m moment) bool { return m.heartbeat.KeyMaterialError != "" }},
 	{ReasonConfiguration, func(m moment) bool { return m.heartbeat.ConfigError != "" }},

@@ -13,11 +13,14 @@ type call struct {
 	entries []*entry
 	batch   core.Batch
 	probe   bool      // the attempt after a failure
-	named   uint64    // by the last heartbeat before this one, if the batch has one
+	named   uint64    // schedule.named before this heartbeat, if the batch has one
 	started time.Time // under the lock, so that it is before or after a pause
 
-	err     error
-	checked bool // the answer names a check of the receiver after Settle or later.
+	err error
+	// receiverChecks means that the receiver checks the read of an event, after Settle or later.
+	// Options.RecheckAfter reads that from the last answer of the manager. With an Epoch, a lane
+	// has one call at a time, so the last answer is the answer to this call.
+	receiverChecks bool
 }
 
 // elements is the size of the batch.

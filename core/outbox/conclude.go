@@ -17,7 +17,7 @@ func (l *lane) concludeAnswer(ctx context.Context, c *call) {
 	defer l.mu.Unlock()
 
 	a := newAnswer(c, time.Now())
-	l.checked = c.checked
+	l.receiverChecks = c.receiverChecks
 	l.concludeCall(ctx, &a)
 	if c.batch.Heartbeat != nil {
 		l.concludeHeartbeat(&a)
@@ -50,8 +50,9 @@ func (l *lane) concludeCall(ctx context.Context, a *answer) {
 		l.endPause(a)
 		return
 	}
+	isRefusedHeartbeat := a.whole == nil // Alone: the manager may use a contract without heartbeats.
 	isShutdown := ctx.Err() != nil
-	if a.whole == nil || isShutdown || l.pause.isSince(a.started) {
+	if isRefusedHeartbeat || isShutdown || l.pause.beganAfter(a.started) {
 		return
 	}
 
@@ -89,8 +90,8 @@ func (l *lane) endPause(a *answer) {
 	}
 }
 
-// concludeHeartbeat sends a heartbeat again that did not arrive. One that was refused waits for its
-// interval.
+// concludeHeartbeat makes a heartbeat due again that did not arrive. A heartbeat that was refused
+// waits for its interval. The last heartbeat is tried once. Then the lane has left (scheduleLast).
 func (l *lane) concludeHeartbeat(a *answer) {
 	refusal := a.ofHeartbeat()
 	isTooLarge := errors.Is(a.whole, core.ErrTooLarge)
@@ -98,19 +99,26 @@ func (l *lane) concludeHeartbeat(a *answer) {
 		l.schedule.named = a.named // Nothing of the batch was seen.
 	}
 
-	err := cmp.Or(a.whole, refusal)
-	hasFailed := a.whole != nil && !core.IsPermanent(a.whole)
-	switch {
-	case l.schedule.leaving == left:
+	if l.schedule.leaving == left {
 		l.schedule.next = time.Time{}
-	case err == nil:
-	case isTooLarge && len(a.entries) > 0:
-		l.schedule.next = a.now // Alone, it may fit.
-	case errors.Is(refusal, core.ErrNotSent), hasFailed:
-		l.schedule.next = a.now
-	default:
-		l.warnPaced(a.now, "heartbeat refused", core.ReasonOf(err), slog.Any("error", err))
+		return
 	}
+
+	err := cmp.Or(a.whole, refusal)
+	if err == nil {
+		return
+	}
+
+	mayFitAlone := isTooLarge && len(a.entries) > 0
+	isCut := errors.Is(refusal, core.ErrNotSent)
+	hasFailed := a.whole != nil && !core.IsPermanent(a.whole)
+	mustRepeat := mayFitAlone || isCut || hasFailed
+	if mustRepeat {
+		l.schedule.next = a.now
+		return
+	}
+
+	l.warnPaced(a.now, "heartbeat refused", core.ReasonOf(err), slog.Any("error", err))
 }
 
 // concludeEntry applies the fate of the event with index i. Until it is delivered or given up, it
@@ -128,7 +136,7 @@ func (l *lane) concludeEntry(a *answer, i int) {
 	case failed:
 		e.seen = true
 		l.enqueueEntry(e)
-	case unsent:
+	case unsent: // The call succeeded, but later numbers of it may have arrived.
 		e.seen = true
 		l.enqueueEntry(e)
 	case refused:
@@ -168,12 +176,12 @@ func (l *lane) noteDelivered(e *entry, a *answer) {
 
 // awaitResend makes a delivered entry wait for its resend, and frees its key after the last resend.
 func (l *lane) awaitResend(e *entry, a *answer) {
-	from, due, again := l.resendOf(e, a.started, a.checked)
+	from, due, again := l.resendTimes(e, a.started, a.receiverChecks)
 	if !again {
 		l.freeEntry(e)
 		return
 	}
-	l.scheduleResend(e, from, due)
+	l.restEntry(e, from, due)
 }
 
 // giveUp drops a refused event. A resync replaces it: without owner, as the owner may be the

@@ -134,7 +134,7 @@ func (l *lane) makeCall(ctx context.Context, c *call) {
 	c.err = l.forwardBatch(ctx, c.batch)
 	took := time.Since(began)
 
-	c.checked = l.opts.RecheckAfter(l.manager) >= max(l.opts.Settle, 1)
+	c.receiverChecks = l.opts.RecheckAfter(l.manager) >= max(l.opts.Settle, 1)
 	l.concludeAnswer(ctx, c)
 	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})
 }

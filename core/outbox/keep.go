@@ -39,7 +39,7 @@ func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
 // UID for that.
 func (l *lane) settleTime(event *core.WatchEvent) time.Duration {
 	usual := max(l.opts.Settle, 0)
-	if !l.checked || event.Resync || event.UID == "" {
+	if !l.receiverChecks || event.Resync || event.UID == "" {
 		return usual
 	}
 	return min(usual, max(l.opts.SettleChecked, 0))

@@ -24,7 +24,7 @@ type shared struct {
 // lane contains the events of one manager, with its own pause, so that one manager delays no other.
 // [Outbox.Accept] adds events to it, its dispatcher takes them, and the goroutines of its calls
 // apply the answers. shared.mu guards all fields that change. A lane promotes the fields of shared
-// (mu, opts, log, totals, drains), and the entries, wake and removeAll of store.
+// (mu, opts, log, totals, drains), and the entries, wake and removeEntries of store.
 type lane struct {
 	*shared
 
@@ -61,7 +61,8 @@ type lane struct {
 	// Knowledge of the manager, from its answers.
 	reached bool // it has taken a batch.
 	unknown bool // the receiver did not know it, at least once.
-	checked bool // the last answer names a check of the receiver after Settle or later.
+	// receiverChecks is the finding of the last call. See settleTime for its use.
+	receiverChecks bool
 
 	pace *pacedlog.Pace // of lines about the lane.
 }
@@ -96,7 +97,7 @@ func (l *lane) dropAll(reason core.Reason) {
 	if n := l.counts.Pending; n > 0 {
 		l.counts.giveUpEvents(n, reason)
 	}
-	l.removeAll()
+	l.removeEntries()
 	l.schedule.next = time.Time{}
 }
 

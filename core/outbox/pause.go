@@ -58,9 +58,9 @@ func (p *pause) beginCall() { p.probing = p.isOn() }
 
 func (p *pause) endProbe() { p.probing = false }
 
-// isSince reports whether the pause began after a call did. The failure of that call has the cause
-// of the pause, so it does not count again.
-func (p *pause) isSince(started time.Time) bool { return started.Before(p.began) }
+// beganAfter reports whether the pause began after a call did. The failure of that call has the
+// cause of the pause, so it does not count again.
+func (p *pause) beganAfter(started time.Time) bool { return started.Before(p.began) }
 
 // noteFailure begins the wait after a failed call that began at started, and returns its length.
 // The failures before the last call of Retry do not count, because their cause may be gone.

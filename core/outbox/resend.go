@@ -42,11 +42,11 @@ func (o Options) lastResend(now time.Time) time.Time {
 	return now.Add(delay)
 }
 
-// resendOf returns when a delivered entry is sent once more, if it is: from a time on with another
-// call, and otherwise when it is due. An event that was sent before it had settled is sent after
-// that, unless the receiver checks the read itself.
-func (l *lane) resendOf(e *entry, sent time.Time, isChecked bool) (from, due time.Time, again bool) {
-	if l.opts.isEarly(e, sent) && !isChecked {
+// resendTimes returns when a delivered entry is sent once more, if it is: from a time on with
+// another call, and otherwise when it is due. An event that was sent before it had settled is sent
+// after that, unless the receiver checks the read itself.
+func (l *lane) resendTimes(e *entry, sent time.Time, receiverChecks bool) (from, due time.Time, again bool) {
+	if l.opts.isEarly(e, sent) && !receiverChecks {
 		settled := e.newest.Add(l.opts.Settle)
 		return settled, settled, true
 	}
@@ -77,7 +77,7 @@ func (l *lane) resendDue(now time.Time) {
 }
 
 func (l *lane) resendFirst(now time.Time) {
-	l.resendEntry(l.resends[0], now, now)
+	l.reviveEntry(l.resends[0], now, now)
 	l.counts.Accepted++
 	l.counts.Pending++
 }

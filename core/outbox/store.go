@@ -54,7 +54,7 @@ func (s *store) putEvent(e *entry, event core.WatchEvent, now, due time.Time) co
 	case e.queue == &s.resends:
 		e.WatchEvent = event
 		e.newest = now
-		s.resendEntry(e, now, due)
+		s.reviveEntry(e, now, due)
 	case e.next == nil:
 		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
@@ -86,7 +86,7 @@ func (s *store) addResting(resync core.WatchEvent, at time.Time) *entry {
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
 	s.entries.addEntry(e)
 	s.noteSize(e, e.size())
-	s.scheduleResend(e, at, at)
+	s.restEntry(e, at, at)
 	return e
 }
 
@@ -104,14 +104,15 @@ func (s *store) enqueueEntry(e *entry) {
 func (s *store) putInQueue(q *queue, e *entry) {
 	q.addEntry(e)
 	isMissed := e.position == 0 && s.plan.misses(e.due)
-	isFull := len(s.ready)+len(s.refused) == s.plan.full
+	isFull := len(s.ready)+len(s.refused) == s.plan.full // Once: at the entry that fills the batch.
 	if isMissed || isFull {
 		signal(s.wake)
 	}
 }
 
-// resendEntry makes an entry an event again, with a new number: it is due after all that was sent.
-func (s *store) resendEntry(e *entry, now, due time.Time) {
+// reviveEntry makes a resting entry an event again, with a new number: it is due after all that was
+// sent.
+func (s *store) reviveEntry(e *entry, now, due time.Time) {
 	s.resends.removeEntry(e)
 	s.order++
 	e.order = s.order
@@ -121,9 +122,10 @@ func (s *store) resendEntry(e *entry, now, due time.Time) {
 	s.enqueueEntry(e)
 }
 
-// scheduleResend makes a delivered entry wait for its resend, which will be another event. From a
-// time on, the resend may travel with a call. It causes one when it is due.
-func (s *store) scheduleResend(e *entry, from, due time.Time) {
+// restEntry makes a delivered entry wait for its resend, which will be another event. From a time
+// on, the resend may travel with a call. It causes a call when it is due.
+func (s *store) restEntry(e *entry, from, due time.Time) {
+	// All other fields belong to the event that was delivered, and end with it.
 	*e = entry{
 		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again,
 		due: due, early: due.Sub(from), bytes: e.bytes, collided: e.collided,
@@ -132,22 +134,25 @@ func (s *store) scheduleResend(e *entry, from, due time.Time) {
 	s.putInQueue(&s.resends, e)
 }
 
-// sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
-// reports whether that changed anything. It then replaces events that were accepted until newest.
-func (s *store) sendAfter(e *entry, newest, at time.Time) (changed bool) {
+// sendAfter makes sure that a resync is sent after now, so that it replaces events that were
+// accepted until newest. It reports whether the resync is sent at the given time for that.
+// Otherwise the resync waits for an earlier time, or has not travelled yet.
+func (s *store) sendAfter(e *entry, newest, at time.Time) (isScheduled bool) {
 	e.newest = latest(e.newest, newest)
 	if e.next != nil {
 		e.next.newest = latest(e.next.newest, newest)
 	}
 
-	mayBeTooEarly := e.queue == nil || e.ID != "" // It may have been sent.
+	// With an ID, an earlier attempt may have arrived, and a transport drops the retry as a
+	// duplicate.
+	mayHaveArrived := e.queue == nil || e.ID != ""
 	switch {
 	case e.queue == &s.resends && !e.due.Before(at):
 		s.resends.removeEntry(e)
 		e.due = at
 		e.early = 0
 		s.putInQueue(&s.resends, e)
-	case e.next == nil && mayBeTooEarly:
+	case e.next == nil && mayHaveArrived:
 		e.again = latest(e.again, at)
 	default:
 		return false
@@ -189,8 +194,8 @@ func (s *store) noteSize(e *entry, size int) {
 	e.bytes = size
 }
 
-// removeAll removes all entries.
-func (s *store) removeAll() {
+// removeEntries ends the lane: Start has ended, or a new manager needs its place.
+func (s *store) removeEntries() {
 	s.total.keys -= s.keys
 	s.total.bytes -= s.bytes
 	s.keys = 0

@@ -171,7 +171,7 @@ var table = map[string][]mutant{
 	"core/fleet/trouble.go": {
 		{"fleet: a lost canary does not count (row 26)", "return m.heartbeat.Canary == core.CanaryLost", "return false && m.heartbeat == nil"},
 		{"fleet: changed webhooks do not count", "return m.heartbeat.WebhookError != \"\"", "return false && m.heartbeat == nil"},
-		{"fleet: drops degrade for ever", "return m.now.Before(m.dropping)", "return !m.dropping.IsZero()"},
+		{"fleet: drops degrade for ever", "return m.now.Before(m.dropsUntil)", "return !m.dropsUntil.IsZero()"},
 	},
 	"core/intake/receive.go": {
 		{
