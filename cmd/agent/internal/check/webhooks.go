@@ -33,7 +33,8 @@ func (c *checker) checkWebhooks(ctx context.Context) {
 		c.failFor("webhooks", err, unread(name))
 	case problem != "" && isOwn:
 		c.fail("webhooks", problem, "the webhooks of WATCHERS",
-			"a running agent puts them back within seconds: check its log, and find the program that changes them")
+			"a running agent puts them back within seconds, or within minutes if another agent has other settings: "+
+				"check its log, and find the program that changes them")
 	case problem != "":
 		c.fail("webhooks", problem, "the webhooks as they were applied",
 			"apply the webhook configuration again, and find the program that changes it")
