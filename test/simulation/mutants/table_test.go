@@ -11,7 +11,7 @@ var table = map[string][]mutant{
 	},
 	"adapters/admission/handler.go": {
 		{"admission: nothing for a review that cannot be parsed (row 6)", "missed: true, refusal: badReview(err)", "refusal: badReview(err)"},
-		{"admission: nothing for a review without room (row 5)", "decision: hook.DecisionUnread, missed: true", "decision: unread"},
+		{"admission: nothing for a review without room (row 5)", "decision: hook.DecisionUnread, missed: true", "decision: hook.DecisionUnread"},
 	},
 	"adapters/admission/record.go": {
 		{"admission: a missing webhook is no difference", "differences = append(differences, name+\" is missing\")", "_ = name"},
@@ -73,7 +73,7 @@ var table = map[string][]mutant{
 		{"natsjetstream: a message that comes again is dropped", "Redelivered(hook.Redelivery{Manager: manager})", "Redelivered(hook.Redelivery{Manager: manager})\n\t\t_ = j.msg.Ack()\n\t\treturn"},
 		{
 			"natsjetstream: a refused message holds up its runtime",
-			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
+			"j.msg.NakWithDelay(wait)", "func() error { <-time.NewTimer(wait).C; return j.msg.Nak() }()",
 		},
 		{"natsjetstream: an old heartbeat proves that a runtime is fresh", "if j.age > staleHeartbeat {", "if j.age < 0 {"},
 	},
@@ -125,7 +125,7 @@ var table = map[string][]mutant{
 		{"fleet: fresh without proof (row 26)", "case !proved:\n\t\treturn Unproved, \"\"\n", ""},
 	},
 	"core/fleet/observe.go": {
-		{"fleet: no resync for a lost replica", "return r.dismissReplicas(resendOfLoss(now)", "return now.IsZero() && r.dismiss(resendOfLoss(now)"},
+		{"fleet: no resync for a lost replica", "return r.dismissReplicas(resendOfLoss(now)", "return now.IsZero() && r.dismissReplicas(resendOfLoss(now)"},
 		{
 			"fleet: the resync for a lost replica is not resent",
 			"p.gone = true\n\t\t\tp.resend = again", "p.gone = true\n\t\t\tp.resend = resync{}\n\t\t\t_ = again",
