@@ -89,7 +89,7 @@ func (a authority) rotatesAt() time.Time {
 }
 
 // hasSigned reports whether this CA has signed a certificate. crypto/x509 leaves out the identifier
-// of the CA's key if issuer and subject are equal, or if the CA has no identifier. signed then
+// of the CA's key if issuer and subject are equal, or if the CA has no identifier. hasSigned then
 // compares the names only.
 func (a authority) hasSigned(l leaf) bool {
 	isSameKey := l.signer == a.key || l.signer == ""
