@@ -82,8 +82,8 @@ func groups(c *config) []group {
 		{"Events", []setting{
 			optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
 				"Delay before an event is sent, because the API server calls the webhook before the commit. "+
-					"While the operator checks the reads of its reconciles, the delay is 10ms, "+
-					"unless the operator checks earlier than this delay. 0s means no delay."),
+					"If the operator checks the reads of its reconciles, and not earlier than after SETTLE, "+
+					"the delay is at most 10ms. 0s means no delay."),
 			optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
 				"Increasing delays after which a delivered event is sent again, "+
 					"in case its write is committed late. 0s turns the resends off."),

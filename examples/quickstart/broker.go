@@ -57,7 +57,7 @@ func (o *operator) embedConsumer(
 		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o))
 }
 
-// mapped returns the SAN that the NATS server demands of a runtime.
+// mapped returns the ID of a runtime and the SAN that the NATS server requires in its certificate.
 func mapped(runtime core.RuntimeID) core.Peer {
 	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{domainOf(string(runtime))}}
 }
