@@ -32,17 +32,17 @@ const (
 // serveManager takes the messages of a manager while its handler is ready, until ctx ends. It also
 // ends when the connection is closed, which watchConnection reports.
 func (c *Consumer) serveManager(ctx context.Context, manager core.Manager) {
-	out := &outage{Consumer: c, manager: manager}
-	defer out.clearFailures()
+	failures := &outage{Consumer: c, manager: manager}
+	defer failures.clearFailures()
 
 	for ctx.Err() == nil {
 		if c.intake.Ready(manager) != nil {
-			out.clearFailures()
+			failures.clearFailures()
 			periodic.Pause(ctx, readyInterval)
 			continue
 		}
 
-		err := c.serveWhileReady(ctx, out)
+		err := c.serveWhileReady(ctx, failures)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -50,28 +50,28 @@ func (c *Consumer) serveManager(ctx context.Context, manager core.Manager) {
 			return
 		}
 
-		out.noteFailure(ctx, err)
+		failures.noteFailure(ctx, err)
 		periodic.Pause(ctx, reopenWait)
 	}
 }
 
 // serveWhileReady receives messages until the handler is not ready, which is not an error.
-func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
+func (c *Consumer) serveWhileReady(ctx context.Context, failures *outage) error {
 	pulling, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
 
 	watching.Go(func() {
-		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
+		for pulling.Err() == nil && c.intake.Ready(failures.manager) == nil {
 			periodic.Pause(pulling, readyInterval)
 		}
 		stop()
 	})
 
-	err := c.pullMessages(pulling, out)
+	err := c.pullMessages(pulling, failures)
 	if pulling.Err() != nil {
-		c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
+		c.opts.Hooks.Backlog(hook.Backlog{Manager: failures.manager}) // Another replica takes the messages.
 		return nil
 	}
 
@@ -79,15 +79,15 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 }
 
 // pullMessages takes messages until ctx ends or a request for messages fails.
-func (c *Consumer) pullMessages(ctx context.Context, out *outage) error {
+func (c *Consumer) pullMessages(ctx context.Context, failures *outage) error {
 	clock := newClock(c.now)
-	stream, durable, err := c.openManager(ctx, out.manager, clock)
+	stream, durable, err := c.prepareManager(ctx, failures.manager, clock)
 	if err != nil {
 		return err
 	}
 
-	c.reportBacklog(out.manager, clock, stream.CachedInfo())
-	queues := c.newQueues(ctx, out.manager, clock)
+	c.reportBacklog(failures.manager, clock, stream.CachedInfo())
+	queues := c.newQueues(ctx, failures.manager, clock)
 	queues.pullAtMost(durable.CachedInfo().Config.MaxRequestBatch)
 	defer queues.running.Wait()
 
@@ -97,7 +97,7 @@ func (c *Consumer) pullMessages(ctx context.Context, out *outage) error {
 	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extendHeld) })
 	queues.running.Go(func() {
 		periodic.Call(working, clockInterval, func() {
-			if err := c.measureClock(working, out.manager, clock, stream); err != nil {
+			if err := c.measureClock(working, failures.manager, clock, stream); err != nil {
 				stop(err)
 			}
 		})
@@ -109,10 +109,10 @@ func (c *Consumer) pullMessages(ctx context.Context, out *outage) error {
 			return context.Cause(working)
 		}
 		if err := queues.fetchMessages(working, durable, room); err != nil {
-			return fmt.Errorf("natsjetstream: messages for %s: %w", out.manager, err)
+			return fmt.Errorf("natsjetstream: messages for %s: %w", failures.manager, err)
 		}
 
-		out.noteSuccess(ctx)
+		failures.noteSuccess(ctx)
 	}
 }
 
@@ -173,13 +173,15 @@ func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetst
 	})
 }
 
-func (c *Consumer) openManager(
+// prepareManager creates the stream and the durable consumer of a manager unless they exist, and
+// measures the clock of the server. It updates an existing consumer, but not an existing stream.
+func (c *Consumer) prepareManager(
 	ctx context.Context, manager core.Manager, clock *clock,
 ) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 
-	stream, err = c.openStream(ctx, manager, clock)
+	stream, err = c.findOrCreateStream(ctx, manager, clock)
 	if err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
@@ -188,7 +190,7 @@ func (c *Consumer) openManager(
 	if err := c.checkStream(ctx, manager, &config); err != nil {
 		return nil, nil, err
 	}
-	if losesNothing(config) && config.Replicas > 1 && !c.isStrict(ctx, config.Name) {
+	if losesNothing(config) && config.Replicas > 1 && !c.probeStrictJSON(ctx, config.Name) {
 		c.paced.WarnContext(ctx,
 			"runtimes can move the leader of the stream: use NATS servers with strict JSON",
 			slog.String("stream", config.Name))
@@ -202,16 +204,17 @@ func (c *Consumer) openManager(
 	return stream, durable, nil
 }
 
-// isStrict reports whether the server refuses a request with an unknown field. Another server takes
-// an acknowledgement that a runtime directs to the API for a request, which streams cannot deny.
-func (c *Consumer) isStrict(ctx context.Context, stream string) bool {
+// probeStrictJSON sends a request with an unknown field, and reports whether the server refuses it.
+// If not, the server also reads an acknowledgement as a request. A runtime can then name a subject
+// of the API as the subject of its acknowledgement, which streams cannot deny.
+func (c *Consumer) probeStrictJSON(ctx context.Context, stream string) bool {
 	subject := jetstream.DefaultAPIPrefix + "STREAM.INFO." + stream
 	info, err := c.conn.RequestWithContext(ctx, subject, []byte(`{"unknown":0}`))
 	return err != nil || bytes.Contains(info.Data, []byte(`"error":{`))
 }
 
-// openStream also measures the clock of the stream, so that no message is taken before.
-func (c *Consumer) openStream(
+// findOrCreateStream also measures the clock of the stream, so that no message is taken before.
+func (c *Consumer) findOrCreateStream(
 	ctx context.Context, manager core.Manager, clock *clock,
 ) (jetstream.Stream, error) {
 	began := clock.now()
@@ -269,8 +272,9 @@ func (q *queues) pullAtMost(limit int) {
 	}
 }
 
-// shrinkPulls reports whether err comes from a server that allows only smaller pulls. It has the
-// next ones at most as large as the server says, or half as large as the last.
+// shrinkPulls makes the next pulls smaller if err comes from a server that allows only smaller
+// pulls, and reports whether it did. They are at most as large as the server says, or half as large
+// as the last.
 func (q *queues) shrinkPulls(err error) bool {
 	_, text, refused := strings.Cut(err.Error(), exceededBatch)
 	if !refused || q.most <= 1 {
@@ -312,6 +316,7 @@ func (q *queues) reserveSlots(ctx context.Context) (room int, err error) {
 // there is no message in memory without a slot. After the end of ctx, messages go back to the
 // stream.
 func (q *queues) fetchMessages(ctx context.Context, from jetstream.Consumer, room int) error {
+	// Each queued message keeps its slot and lowers room. The rest of the slots are given back.
 	defer func() {
 		for range room {
 			<-q.slots

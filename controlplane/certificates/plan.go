@@ -144,8 +144,8 @@ type step struct {
 	after      time.Duration
 }
 
-// plan returns the next step, which [Certificates.Reconcile] asks for and carries out. The order of
-// the rules is the whole order of a rotation:
+// plan returns the next step, which [Certificates.Reconcile] asks for and carries out. The first
+// rule that applies decides. A rule only proposes a step. Their order keeps this promise:
 //
 //	a CA signs nothing before it is in the bundle of every peer that would verify the signature.
 //
@@ -153,7 +153,8 @@ type step struct {
 // propagation. The server is verified by the runtimes: each of them confirms the CA.
 func plan(v view) step {
 	rules := []func(view) (step, bool){
-		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, awaitIssue,
+		discardRule, beginRule, publishRule, renewRule, switchClientsRule, reissueRule, switchServerRule,
+		retireRule, awaitIssueRule,
 	}
 	for _, rule := range rules {
 		if s, ok := rule(v); ok {
@@ -167,7 +168,7 @@ func plan(v view) step {
 
 func waitIn(phase Phase) (step, bool) { return step{phase: phase, after: pollInterval}, true }
 
-// newest is the youngest CA that is issued. There is one when begin has no more steps.
+// newest is the youngest CA that is issued. There is one when beginRule has no more steps.
 func (v view) newest() authority {
 	for _, a := range slices.Backward(v.authorities) {
 		if a.fingerprint != "" {
@@ -177,8 +178,8 @@ func (v view) newest() authority {
 	return authority{}
 }
 
-// discard drops a CA that cert-manager has issued anew: nothing trusts its key.
-func discard(v view) (step, bool) {
+// discardRule drops a CA that cert-manager has issued anew: nothing trusts its key.
+func discardRule(v view) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
 			return step{phase: PhaseCreating, action: actionDiscard, remove: []int{a.generation}}, true
@@ -187,7 +188,7 @@ func discard(v view) (step, bool) {
 	return step{}, false
 }
 
-func begin(v view) (step, bool) {
+func beginRule(v view) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
 		return step{phase: PhaseBootstrap, action: actionCreate, generation: v.nextGeneration()}, true
@@ -233,15 +234,15 @@ func (v view) hasGeneration(generation int) bool {
 	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.generation == generation })
 }
 
-func publish(v view) (step, bool) {
+func publishRule(v view) (step, bool) {
 	if !v.published.present {
 		return step{phase: PhaseBootstrap, action: actionPublish}, true
 	}
 	return step{phase: PhasePropagating, action: actionPublish}, !v.published.current
 }
 
-// renew starts a rotation, also during another one, which continues with the newer CA.
-func renew(v view) (step, bool) {
+// renewRule starts a rotation, also during another one, which continues with the newer CA.
+func renewRule(v view) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.rotatesAt())
 	isRequested := last.request != v.request
@@ -254,16 +255,8 @@ func renew(v view) (step, bool) {
 	return step{phase: PhaseCreating, action: actionCreate, generation: v.nextGeneration()}, true
 }
 
-// awaitIssue waits until cert-manager has issued the CA that renew has created.
-func awaitIssue(v view) (step, bool) {
-	if v.authorities[len(v.authorities)-1].fingerprint == "" {
-		return waitIn(PhaseCreating)
-	}
-	return step{}, false
-}
-
-// switchClients lets the youngest CA sign for runtimes as soon as every listener trusts it.
-func switchClients(v view) (step, bool) {
+// switchClientsRule lets the youngest CA sign for runtimes as soon as every listener trusts it.
+func switchClientsRule(v view) (step, bool) {
 	newest := v.newest()
 	if v.clientSigner == newest.generation {
 		return step{}, false
@@ -274,8 +267,8 @@ func switchClients(v view) (step, bool) {
 	return step{phase: PhasePropagating, action: actionSignClients, generation: newest.generation}, true
 }
 
-// reissue has the certificates of runtimes signed by the youngest CA. A runtime has several.
-func reissue(v view) (step, bool) {
+// reissueRule has the certificates of runtimes signed by the youngest CA. A runtime has several.
+func reissueRule(v view) (step, bool) {
 	var (
 		s       = step{phase: PhaseReissuing, after: pollInterval}
 		issuing int
@@ -302,15 +295,16 @@ func reissue(v view) (step, bool) {
 		return s, true
 	}
 
-	return s, len(s.waiting) > 0 && v.serverLags() && !v.mayNotWait()
+	serverMustWait := v.serverLags() && !v.isSwitchForced()
+	return s, len(s.waiting) > 0 && serverMustWait
 }
 
 func (v view) serverLags() bool {
 	return v.serverSigner != v.newest().generation || !v.newest().hasSigned(v.server)
 }
 
-// mayNotWait means that the switch is requested, or that the old CA is about to expire.
-func (v view) mayNotWait() bool {
+// isSwitchForced means that the switch is requested, or that the old CA is about to expire.
+func (v view) isSwitchForced() bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
 	}
@@ -326,13 +320,13 @@ func (v view) mayNotWait() bool {
 	return !v.now.Before(old.notAfter.Add(-switching))
 }
 
-// switchServer lets the youngest CA sign for the server as soon as every runtime trusts it.
-func switchServer(v view) (step, bool) {
+// switchServerRule lets the youngest CA sign for the server as soon as every runtime trusts it.
+func switchServerRule(v view) (step, bool) {
 	newest := v.newest()
 	switch {
 	case !v.serverLags():
 		return step{}, false
-	case len(v.unconfirmed) > 0 && !v.mayNotWait():
+	case len(v.unconfirmed) > 0 && !v.isSwitchForced():
 		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
 		return step{
@@ -345,8 +339,8 @@ func switchServer(v view) (step, bool) {
 	}
 }
 
-// retire ends a rotation: a CA that no longer signs needs no key.
-func retire(v view) (step, bool) {
+// retireRule ends a rotation: a CA that no longer signs needs no key.
+func retireRule(v view) (step, bool) {
 	s := step{phase: PhaseRetiring, action: actionRetire, waiting: v.unconfirmed}
 	for _, a := range v.authorities {
 		if a.generation < v.newest().generation {
@@ -354,4 +348,12 @@ func retire(v view) (step, bool) {
 		}
 	}
 	return s, len(s.remove) > 0
+}
+
+// awaitIssueRule waits until cert-manager has issued the CA that renewRule has created.
+func awaitIssueRule(v view) (step, bool) {
+	if v.authorities[len(v.authorities)-1].fingerprint == "" {
+		return waitIn(PhaseCreating)
+	}
+	return step{}, false
 }

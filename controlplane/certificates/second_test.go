@@ -24,7 +24,7 @@ func TestARotationBesideOthers(t *testing.T) {
 		}
 
 		v.clientSigner = count
-		if _, begins := renew(v); begins != (count < maxAuthorities) {
+		if _, begins := renewRule(v); begins != (count < maxAuthorities) {
 			t.Errorf("with %d CAs, another one is created: %t", count, begins)
 		}
 	}
@@ -40,7 +40,7 @@ func TestIssuingCertificatesTakePlaces(t *testing.T) {
 			v.runtimes = append(v.runtimes, leaf{runtime: id, present: true, signer: "a", issuing: n < issuing})
 		}
 
-		if s, _ := reissue(v); len(s.reissue) != want {
+		if s, _ := reissueRule(v); len(s.reissue) != want {
 			t.Errorf("beside %d, %d certificates are issued, want %d", issuing, len(s.reissue), want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestAFailedIssuanceWaits(t *testing.T) {
 		v.runtimes = append(v.runtimes, leaf{runtime: id, present: true, signer: "a", failed: v.now.Add(-ago)})
 	}
 
-	if s, _ := reissue(v); len(s.reissue) != 1 || s.reissue[0].runtime != "long ago" || len(s.waiting) != 2 {
+	if s, _ := reissueRule(v); len(s.reissue) != 1 || s.reissue[0].runtime != "long ago" || len(s.waiting) != 2 {
 		t.Errorf("reissued are %+v, want the one that failed a minute ago", s.reissue)
 	}
 }
@@ -73,7 +73,7 @@ func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 		v.authorities[0].notAfter = now.Add(rest)
 		v.authorities[1].life = 365 * day
 
-		if have := v.mayNotWait(); have != want {
+		if have := v.isSwitchForced(); have != want {
 			t.Errorf("with %v left, the switch is made anyway: %t, want %t", rest, have, want)
 		}
 	}
@@ -132,7 +132,7 @@ func TestCertificatesThatAreNotThereYet(t *testing.T) {
 		v.runtimes = append(v.runtimes, leaf{runtime: "old", present: true, signer: "a"})
 	}
 
-	s, _ := reissue(v)
+	s, _ := reissueRule(v)
 	if len(s.reissue) != 1 || s.reissue[0].runtime != "old" {
 		t.Errorf("reissued are %+v, want one, as %d are requested", s.reissue, issuingAtOnce-1)
 	}
@@ -155,7 +155,7 @@ func TestALongPropagationIsCheckedMeanwhile(t *testing.T) {
 		v.propagation = 100 * longestRequeue
 		v.published.since = now.Add(rest - v.propagation)
 
-		if s, waits := switchClients(v); !waits || s.action != actionNone || s.after != want {
+		if s, waits := switchClientsRule(v); !waits || s.action != actionNone || s.after != want {
 			t.Errorf("with %v left: %+v, want to wait for %v", rest, s, want)
 		}
 	}
@@ -172,7 +172,7 @@ func TestAllFormerCAsRetire(t *testing.T) {
 		v.authorities = append(v.authorities, authority{generation: n + 1, fingerprint: strconv.Itoa(n)})
 	}
 
-	if s, retires := retire(v); !retires || len(s.remove) != maxAuthorities-1 || s.remove[0] != 1 || s.remove[1] != 2 {
+	if s, retires := retireRule(v); !retires || len(s.remove) != maxAuthorities-1 || s.remove[0] != 1 || s.remove[1] != 2 {
 		t.Errorf("removed are %v, want all but the newest", s.remove)
 	}
 }
@@ -185,7 +185,7 @@ func TestARotationBeginsAfterTheLastOneWasTrusted(t *testing.T) {
 		v := rotating(time.Unix(1e9, 0))
 		v.clientSigner = signer
 		v.request = "again"
-		if _, begins := renew(v); begins != want {
+		if _, begins := renewRule(v); begins != want {
 			t.Errorf("while CA %d signs for runtimes, a third CA is created: %t, want %t", signer, begins, want)
 		}
 	}
@@ -204,7 +204,7 @@ func TestTheSwitchWaitsForTheCertificateOfTheServer(t *testing.T) {
 		t.Errorf("got %+v, want it to wait for the certificate", s)
 	}
 
-	if _, waits := switchServer(v); !waits {
+	if _, waits := switchServerRule(v); !waits {
 		t.Error("the rotation goes on before the server has its certificate")
 	}
 }

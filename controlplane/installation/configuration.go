@@ -29,8 +29,8 @@ func (v *visit) planConfiguration(ctx context.Context) error {
 	}
 
 	inRuntime := v.found.configuration.GetAnnotations()[v.opts.key(annotationWhole)]
-	v.want.whole = isIntact || inRuntime == v.want.record.whole
-	if !v.want.whole {
+	v.want.allWebhooks = isIntact || inRuntime == v.want.record.whole
+	if !v.want.allWebhooks {
 		return nil
 	}
 	return v.compareByDryRun(ctx)
@@ -51,8 +51,8 @@ func (v *visit) compareByDryRun(ctx context.Context) error {
 		return err
 	}
 
-	v.want.missed = missedCalls(live, corrected, ours)
-	v.want.unchanged = !v.want.missed && hasMetadata(live, ours) && sameWebhooks(live, corrected)
+	v.want.callsMissed = missedCalls(live, corrected, ours)
+	v.want.sameWebhooks = !v.want.callsMissed && hasMetadata(live, ours) && sameWebhooks(live, corrected)
 	return nil
 }
 
@@ -75,14 +75,14 @@ func (v *visit) keepAdditions(ctx context.Context) error {
 	kept := exclusions{by: make(map[string][]string)}
 	kept.addAll(additions, live, namespaces)
 	if len(kept.lost) > 0 && !v.isContested(kept.text()) {
-		v.want.removed = kept.text()
+		v.want.removedExclusions = kept.text()
 		return nil
 	}
 
 	for n := range additions {
 		additions[n].keepRequirements()
 	}
-	v.want.exclusions = kept
+	v.want.keptExclusions = kept
 	if kept.text() != v.last.exclusions.text() {
 		v.log.InfoContext(ctx, "other programs exclude namespaces from webhooks", "exclusions", kept.text())
 	}
@@ -125,16 +125,16 @@ func (v *visit) listNamespaces(ctx context.Context) (all []metav1.PartialObjectM
 // webhooks. New webhooks wait until the agent answers. Without a configuration, it returns nil.
 func (v *visit) renewConfiguration(ctx context.Context) (*unstructured.Unstructured, error) {
 	live := v.found.configuration
-	if live == nil || v.want.unchanged {
+	if live == nil || v.want.sameWebhooks {
 		return live, nil
 	}
 
 	first := v.want.configuration
-	if !v.want.whole {
+	if !v.want.allWebhooks {
 		all := webhooksOf(first)
 		present := presentIn(live, all)
-		v.want.whole = len(present) == len(all)
-		if !v.want.whole {
+		v.want.allWebhooks = len(present) == len(all)
+		if !v.want.allWebhooks {
 			first = v.partOf(first, present)
 		}
 	}
@@ -143,8 +143,8 @@ func (v *visit) renewConfiguration(ctx context.Context) (*unstructured.Unstructu
 	if err != nil {
 		return nil, err
 	}
-	if v.want.removed != "" {
-		v.memory.contests.store(v.id, v.want.removed)
+	if v.want.removedExclusions != "" {
+		v.memory.contests.store(v.id, v.want.removedExclusions)
 	}
 	return renewed, nil
 }

@@ -142,15 +142,15 @@ func (v *visit) planObjects(ctx context.Context) error {
 		return err
 	}
 	stale := v.former
-	if v.want.missed {
+	if v.want.callsMissed {
 		v.log.WarnContext(ctx, "another program changed the webhooks, so the agents restart after the correction")
 		stale = v.opts.managersOf(v.runtime.Watches)
 	}
 
 	due := nextRestart(lastRestart(v.found.managers, v.opts.key(annotationRestart)), stale)
-	why := cause{former: len(v.former) > 0, missed: v.want.missed}
+	why := cause{former: len(v.former) > 0, missed: v.want.callsMissed}
 	pods := v.memory.restarts.scheduleRestart(v.id, due, why, v.opts.Now())
-	v.renderObjects(v.want, due, pods)
+	v.addObjects(v.want, restart{booked: due, inPods: pods})
 	return nil
 }
 
@@ -164,7 +164,7 @@ func (v *visit) carryOut(ctx context.Context) (Status, error) {
 	if err := v.claimRuntime(ctx); err != nil {
 		return Status{}, err
 	}
-	if v.want.missed {
+	if v.want.callsMissed {
 		// After the correction, nothing else shows that the restart is due.
 		if _, err := v.applyOne(ctx, v.want.managers); err != nil {
 			return Status{}, err

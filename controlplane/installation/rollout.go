@@ -30,7 +30,7 @@ func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 			return status, err
 		}
 	}
-	if !v.want.whole {
+	if !v.want.allWebhooks {
 		configuration, err = v.putConfiguration(ctx, configuration, v.want.configuration)
 		if err != nil {
 			return status, err
@@ -40,7 +40,7 @@ func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 	if status.State != Ready {
 		return status, nil
 	}
-	if v.want.waits {
+	if v.want.restartWaits {
 		return status.withFailure(ReasonWebhooksContested,
 			"another program repeatedly changes the webhooks, "+
 				"so the next restart of the agents waits for up to an hour"), nil
@@ -125,7 +125,7 @@ func (v *visit) completeInstallation(
 	last.at = v.opts.Now()
 	last.marker = versionOf(marker)
 	last.deployment = versionOf(live.deployment)
-	last.exclusions = v.want.exclusions
+	last.exclusions = v.want.keptExclusions
 	v.memory.records.store(v.id, last)
 	return last.exclusions.judgeReady(status), nil
 }

@@ -18,8 +18,8 @@ import (
 // annotationWhole is on a configuration with all webhooks, and changes with them.
 const annotationWhole = "whole"
 
-// The struct contains the objects to apply, and facts about the objects in the runtime. planObjects
-// makes it. After that, only renewConfiguration changes a field, whole.
+// The struct is the plan of one visit: the objects to apply, and how the runtime differs from them.
+// planObjects makes it. After that, only renewConfiguration writes to it (allWebhooks).
 type wanted struct {
 	// The objects, in the order of their application: early, then late and the deployment, which
 	// need the early objects. The managers are among the early objects.
@@ -27,16 +27,19 @@ type wanted struct {
 	early, late []*unstructured.Unstructured
 	deployment  *unstructured.Unstructured
 
-	// configuration is nil with an informer. The facts about its webhooks come from the comparison
-	// with the configuration in the runtime.
-	configuration *unstructured.Unstructured
-	whole         bool       // No webhook of the configuration waits for the agent.
-	missed        bool       // Others have changed webhooks.
-	unchanged     bool       // The webhooks are as they should be.
-	exclusions    exclusions // By others, that the webhooks keep.
-	removed       string     // Exclusions by others, that the webhooks lose now.
+	// configuration is nil with an informer. planConfiguration compares it with the one in the
+	// runtime, and sets the fields about its webhooks.
+	configuration     *unstructured.Unstructured
+	allWebhooks       bool       // The runtime has all webhooks: none of them waits for the agent.
+	callsMissed       bool       // Others have changed webhooks, so calls may be missing.
+	sameWebhooks      bool       // The webhooks are as they should be.
+	keptExclusions    exclusions // By others, that the webhooks keep.
+	removedExclusions string     // Exclusions by others, as text, that the webhooks lose now.
 
-	waits  bool   // A restart of the agents is due later.
+	// restartWaits means that a restart of the agents is booked, and that the pods follow later. It
+	// is set by addObjects.
+	restartWaits bool
+
 	record record // of this installation, without the objects that are there
 }
 
@@ -47,7 +50,7 @@ func (w *wanted) appliedObjects() []*unstructured.Unstructured {
 }
 
 // renderConfiguration makes the webhook configuration and the record. The other objects depend on
-// the comparison of the configuration, and renderObjects adds them.
+// the comparison of the configuration, and addObjects adds them.
 func (r *renderer) renderConfiguration() (*wanted, error) {
 	w := &wanted{record: record{parameters: r.sumParameters(), secret: sumOf(r.runtime.Secret)}}
 	if r.opts.Informer {
@@ -69,13 +72,17 @@ func (r *renderer) renderConfiguration() (*wanted, error) {
 	return w, nil
 }
 
-// renderObjects adds all objects except the namespace and the webhook configuration. due and pods
-// are values of annotationRestart: the one of the ConfigMap, and the one of the pods, which may
-// follow later.
-func (r *renderer) renderObjects(w *wanted, due, pods string) {
-	w.waits = pods != due
-	w.managers = r.renderManagers(due)
-	w.deployment = r.renderDeployment(pods)
+// restart has the values of annotationRestart.
+type restart struct {
+	booked string // in the ConfigMap of the managers.
+	inPods string // in the pods, which may follow later.
+}
+
+// addObjects adds all objects to w, except the namespace and the webhook configuration.
+func (r *renderer) addObjects(w *wanted, agents restart) {
+	w.restartWaits = agents.inPods != agents.booked
+	w.managers = r.renderManagers(agents.booked)
+	w.deployment = r.renderDeployment(agents.inPods)
 	w.early = append(w.early, w.managers, r.renderSecret())
 	if r.runtime.PullSecret != nil {
 		w.early = append(w.early, r.renderPullSecret())

@@ -68,12 +68,13 @@ func newBook() *book {
 	}
 }
 
-// editEntry changes the entry of an object. Without an entry, it does nothing.
-func (b *book) editEntry(object client.ObjectKey, change func(e *entry)) {
+// withEntry calls a function with the entry of an object, under the lock. Without an entry, it does
+// nothing.
+func (b *book) withEntry(object client.ObjectKey, call func(e *entry)) {
 	b.withLock(func() {
 		e := b.objects[object]
 		if e != nil {
-			change(e)
+			call(e)
 		}
 	})
 }
@@ -198,7 +199,7 @@ func (b *book) noteReady(e *entry, has contents) {
 	e.watchers = has.watchers
 
 	e.keepManagers(has.managers)
-	b.noteStale(e)
+	b.refreshStale(e)
 	e.endWait()
 	if e.ready.IsZero() {
 		e.ready = time.Now()
@@ -218,26 +219,27 @@ func textOf(status installation.Status) string {
 	}
 }
 
-// noteWaiting notes that a runtime is not ready, and returns for how long it has not been ready.
-func (b *book) noteWaiting(object client.ObjectKey) (age time.Duration) {
-	b.editEntry(object, func(e *entry) { age = e.noteWaiting() })
+// beginWaiting begins the time for which a runtime is not ready, unless that time has begun, and
+// returns its length.
+func (b *book) beginWaiting(object client.ObjectKey) (age time.Duration) {
+	b.withEntry(object, func(e *entry) { age = e.beginWaiting() })
 	return age
 }
 
 // setFails notes whether the failing lane tries a runtime again.
 func (b *book) setFails(object client.ObjectKey, fails bool) {
-	b.editEntry(object, func(e *entry) { e.fails = fails })
+	b.withEntry(object, func(e *entry) { e.lane.fails = fails })
 }
 
 // noteFormer adds managers that the agents of a runtime may not serve any more.
 func (b *book) noteFormer(object client.ObjectKey, current, named []core.Manager) {
-	b.editEntry(object, func(e *entry) { e.former.replaceTried(current, named) })
+	b.withEntry(object, func(e *entry) { e.former.replaceTried(current, named) })
 }
 
 // noteJoins lets the status of a runtime that joins by itself follow its heartbeats, from the first
 // one on.
 func (b *book) noteJoins(object client.ObjectKey, joins bool) {
-	b.editEntry(object, func(e *entry) {
+	b.withEntry(object, func(e *entry) {
 		e.joins = joins
 		if joins {
 			b.runtimes[e.id] = e
@@ -247,17 +249,19 @@ func (b *book) noteJoins(object client.ObjectKey, joins bool) {
 
 // isInstalled is false for an empty version, and while something is to be verified.
 func (b *book) isInstalled(object client.ObjectKey, version string) (installed bool) {
-	b.editEntry(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
+	b.withEntry(object, func(e *entry) { installed = version != "" && e.repair.installed == version && !e.repair.verify })
 	return installed
 }
 
 func (b *book) noteInstalled(object client.ObjectKey, version string) {
-	b.editEntry(object, func(e *entry) { e.installed = version })
+	b.withEntry(object, func(e *entry) { e.repair.installed = version })
 }
 
-// beginRepair reports whether the reconcile has to apply all objects, and counts it then.
-func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
-	b.editEntry(object, func(e *entry) {
+// takeRepair reports whether the reconcile has to apply all objects. If so, it counts the repair
+// and ends the wish. If the reconcile fails, the installer still applies all objects at the next
+// reconcile (Runtime.Verify).
+func (b *book) takeRepair(object client.ObjectKey) (verify bool) {
+	b.withEntry(object, func(e *entry) {
 		verify = e.takeVerify()
 		if verify {
 			b.repairs++
@@ -268,7 +272,7 @@ func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
 
 // endRepair delays the next early reconcile.
 func (b *book) endRepair(object client.ObjectKey, took, least time.Duration) {
-	b.editEntry(object, func(e *entry) { e.delayNext(took, least) })
+	b.withEntry(object, func(e *entry) { e.delayNext(took, least) })
 }
 
 // early is a reconcile before the next regular reconcile.
@@ -296,19 +300,19 @@ func (b *book) observeFreshness(now *fleet.Status, repairPause, joinPause time.D
 	}
 
 	isNew := e.observeStatus(now)
-	b.noteStale(e)
+	b.refreshStale(e)
 	if isNew && now.State == fleet.Stale && b.isOutage() {
-		e.verify = false
+		e.repair.verify = false
 		return early{}, false
 	}
-	if !isNew || e.fails {
+	if !isNew || e.lane.fails {
 		return early{}, false
 	}
 	return early{object: e.object, after: e.reserveNext(repairPause)}, true
 }
 
-// noteStale counts a runtime that the fleet finds stale.
-func (b *book) noteStale(e *entry) {
+// refreshStale puts a runtime among the stale runtimes, or takes it out, as the fleet finds it.
+func (b *book) refreshStale(e *entry) {
 	delete(b.stale, e)
 	if e.isStale() {
 		b.stale[e] = struct{}{}

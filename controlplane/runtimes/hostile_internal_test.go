@@ -234,7 +234,7 @@ func TestAttacksOnTheInstallation(t *testing.T) {
 		w := newHostileWorld(t, server)
 		return func(ctx context.Context) error {
 			w.logged.Reset()
-			w.book.editEntry(client.ObjectKeyFromObject(w.object), func(e *entry) { e.verify = true })
+			w.book.withEntry(client.ObjectKeyFromObject(w.object), func(e *entry) { e.verify = true })
 			_, err := w.lanes.Regular.Reconcile(ctx, requestOf(w.object))
 			if w.logged.Len() > remotetest.MostLog {
 				t.Errorf("%d kB of log", w.logged.Len()>>10)

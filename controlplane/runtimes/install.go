@@ -123,7 +123,7 @@ func (a *attempt) installIn(
 ) (installation.Status, error) {
 	least := time.Duration(0)
 	begun := time.Now()
-	target.Verify = a.book.beginRepair(a.key)
+	target.Verify = a.book.takeRepair(a.key)
 	if target.Verify {
 		least = a.repairPause()
 		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", target.ID)

@@ -8,9 +8,9 @@ type lane struct {
 	fails   bool      // The failing lane tries it again.
 }
 
-// noteWaiting begins the time for which the runtime is not ready, unless that time has begun. It
+// beginWaiting begins the time for which the runtime is not ready, unless that time has begun. It
 // returns how long ago that was.
-func (l *lane) noteWaiting() (age time.Duration) {
+func (l *lane) beginWaiting() (age time.Duration) {
 	if l.waiting.IsZero() {
 		l.waiting = time.Now()
 	}

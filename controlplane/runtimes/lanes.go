@@ -28,7 +28,7 @@ func (r *reconciler) chooseLane(request reconcile.Request, took time.Duration, e
 	isRetried := isFailure(err) && !errors.Is(err, reconcile.TerminalError(nil))
 	if isRetried {
 		r.book.setFails(request.NamespacedName, true)
-		age := r.book.noteWaiting(request.NamespacedName)
+		age := r.book.beginWaiting(request.NamespacedName)
 		return remote.Verdict{
 			Slow: true, Retry: true, After: spread(r.retryAfter(age)), Priority: -int(age.Minutes()),
 		}

@@ -168,7 +168,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		attempts := 0
 
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
-			after := r.retryAfter(r.book.noteWaiting(prodKey))
+			after := r.retryAfter(r.book.beginWaiting(prodKey))
 			if after < 3*time.Second || after > 10*time.Minute {
 				t.Fatalf("pause of %v", after)
 			}
@@ -182,7 +182,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		}
 
 		r.book.noteStatus(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
-		if after := r.retryAfter(r.book.noteWaiting(prodKey)); after != 3*time.Second {
+		if after := r.retryAfter(r.book.beginWaiting(prodKey)); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}
 	})

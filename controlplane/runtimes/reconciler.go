@@ -108,7 +108,7 @@ func (r *reconciler) forgetRuntime(id core.RuntimeID) {
 // forgetFormer removes former managers from the fleet. It reports whether to call it again soon,
 // because former agents still send heartbeats for a manager.
 func (r *reconciler) forgetFormer(object client.ObjectKey, id core.RuntimeID, current []core.Manager) (soon bool) {
-	r.book.editEntry(object, func(e *entry) { soon = e.former.forgetLeft(r.opts.Fleet, id, current) })
+	r.book.withEntry(object, func(e *entry) { soon = e.former.forgetLeft(r.opts.Fleet, id, current) })
 	return soon
 }
 

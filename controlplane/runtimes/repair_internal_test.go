@@ -91,7 +91,7 @@ func (w *repairWorld) drain() {
 
 func (w *repairWorld) wantVerified(want bool) {
 	w.t.Helper()
-	if have := w.book.beginRepair(prodKey); have != want {
+	if have := w.book.takeRepair(prodKey); have != want {
 		w.t.Errorf("all objects are applied: %t, want %t", have, want)
 	}
 }
@@ -196,7 +196,7 @@ func (w *repairWorld) testFlapping(beats []core.Heartbeat) {
 		looks++
 		request, _ := w.queue.Get()
 		least := time.Duration(0)
-		if w.book.beginRepair(prodKey) {
+		if w.book.takeRepair(prodKey) {
 			least = w.repairPause()
 		}
 
@@ -261,7 +261,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 
 func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.book.editEntry(prodKey, func(e *entry) { e.fails = true })
+		w.book.withEntry(prodKey, func(e *entry) { e.fails = true })
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.wantVerified(true)

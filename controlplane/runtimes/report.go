@@ -60,7 +60,7 @@ func (a *attempt) reportFailure(ctx context.Context, err error) (reconcile.Resul
 // that wait.
 func (a *attempt) scheduleNext(status installation.Status) reconcile.Result {
 	if status.State != installation.Ready {
-		age := a.book.noteWaiting(a.key)
+		age := a.book.beginWaiting(a.key)
 		return reconcile.Result{RequeueAfter: a.retryAfter(age)}
 	}
 

@@ -131,7 +131,7 @@ func (r *reconciler) applyAll(ctx context.Context, t *testing.T, name string) ti
 		t.Errorf("%s: %+v, %v, want it ready", name, result, err)
 	}
 
-	r.book.editEntry(client.ObjectKeyFromObject(newObject(name)), func(e *entry) { e.verify = true })
+	r.book.withEntry(client.ObjectKeyFromObject(newObject(name)), func(e *entry) { e.verify = true })
 	return time.Since(begun)
 }
 

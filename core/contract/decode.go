@@ -399,6 +399,7 @@ func decodeHeartbeat(data []byte) (*core.Heartbeat, error) {
 		}
 	}
 
+	// heartbeatData has read these as numbers of milliseconds.
 	heartbeat.Interval = milliseconds(int64(heartbeat.Interval))
 	heartbeat.OldestPending = milliseconds(int64(heartbeat.OldestPending))
 	for _, at := range timesOf(heartbeat) {

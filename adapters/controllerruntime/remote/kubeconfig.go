@@ -190,7 +190,9 @@ func (k *kubeconfigs) connectTo(ctx context.Context, object client.Object) (clie
 
 	if object.GetUID() != "" {
 		known, kept := k.findKept(client.ObjectKeyFromObject(object))
-		if kept && known.version == versionOf(object) {
+		// The object may be the Secret itself. No other object has the version of a kept Secret.
+		isSameSecret := kept && known.version == versionOf(object)
+		if isSameSecret {
 			return known.client, nil
 		}
 	}

@@ -81,12 +81,13 @@ type Lanes[request comparable] struct {
 	reconciler reconcile.TypedReconciler[request]
 	opts       LanesOptions[request]
 
-	mu       sync.Mutex
-	clusters map[string]*tenant[request]
-	sweepAt  int       // number of clusters
-	invalid  error     // of opts, which ends the controllers
-	unwired  sync.Once // logs that the regular lane is no source of its controller
-	missing  sync.Once // logs that there is no slow lane
+	// clustersMu guards clusters and sweepAt. It is locked before the lock of a lane.
+	clustersMu sync.Mutex
+	clusters   map[string]*tenant[request]
+	sweepAt    int       // number of clusters
+	invalid    error     // of opts, which ends the controllers
+	unwired    sync.Once // logs that the regular lane is no source of its controller
+	missing    sync.Once // logs that there is no slow lane
 }
 
 // Lane is the reconciler for the requests of a controller and also a source of the controller: pass
@@ -95,12 +96,13 @@ type Lane[request comparable] struct {
 	lanes *Lanes[request]
 	slow  bool
 
+	// mu guards queue and round. With clustersMu, it is the inner lock.
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[request] // nil until the controller runs
 	round uint64                                        // changes when no request is ready
 }
 
-// tenant is a cluster. The lock of the lanes guards it.
+// tenant is a cluster. The lock of all lanes, clustersMu, guards it.
 type tenant[request comparable] struct {
 	slow bool
 	// used is the number of requests that run, or that have their turn in granted.
@@ -119,6 +121,12 @@ type tenant[request comparable] struct {
 var (
 	_ reconcile.TypedReconciler[string] = (*Lane[string])(nil)
 	_ source.TypedSource[string]        = (*Lane[string])(nil)
+)
+
+// The delay and the priority of a request that changes its lane.
+const (
+	immediately   time.Duration = 0
+	usualPriority               = 0
 )
 
 // parkedFor is how long a queue keeps a request that waits, unless its turn comes earlier.
@@ -171,37 +179,37 @@ func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
 }
 
 // Start passes the queue of its controller to the lane. Only the controller calls it.
-func (l *Lane[request]) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
-	if l.lanes.invalid != nil {
-		return l.lanes.invalid
+func (lane *Lane[request]) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
+	if lane.lanes.invalid != nil {
+		return lane.lanes.invalid
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	lane.mu.Lock()
+	defer lane.mu.Unlock()
 
-	l.queue = queue
+	lane.queue = queue
 	return nil
 }
 
 // String names the source in the log of its controller.
-func (l *Lane[request]) String() string {
-	if l.slow {
+func (lane *Lane[request]) String() string {
+	if lane.slow {
 		return "slow lane"
 	}
 	return "regular lane"
 }
 
 // currentQueue returns the queue of the lane, nil while its controller does not run.
-func (l *Lane[request]) currentQueue() workqueue.TypedRateLimitingInterface[request] {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.queue
+func (lane *Lane[request]) currentQueue() workqueue.TypedRateLimitingInterface[request] {
+	lane.mu.Lock()
+	defer lane.mu.Unlock()
+	return lane.queue
 }
 
 // Add enqueues requests after a time with a priority, such as handler.LowPriority. Without a
 // priority queue the priority has no effect. Add returns false if the controller does not run. It
 // does not block.
-func (l *Lane[request]) Add(after time.Duration, priority int, requests ...request) bool {
-	queue := l.currentQueue()
+func (lane *Lane[request]) Add(after time.Duration, priority int, requests ...request) bool {
+	queue := lane.currentQueue()
 	if queue == nil {
 		return false
 	}
@@ -219,44 +227,45 @@ func (l *Lane[request]) Add(after time.Duration, priority int, requests ...reque
 // wakeRequest enqueues a request that may run now, behind all that are ready: a priority queue
 // orders requests by the time at which their wait ends. The queue keeps the higher priority of a
 // request that is in it.
-func (l *Lane[request]) wakeRequest(r request) { l.Add(time.Nanosecond, handler.LowPriority, r) }
+func (lane *Lane[request]) wakeRequest(r request) { lane.Add(time.Nanosecond, handler.LowPriority, r) }
 
-// observeRound returns the round of the lane, and whether no other request is ready. A round ends
-// then.
-func (l *Lane[request]) observeRound() (round uint64, alone bool) {
-	queue := l.currentQueue()
+// endRoundIfAlone begins a new round if no other request is ready, and reports whether it did. A
+// turn only puts a cluster behind other requests, so without any, the turns of all clusters begin
+// anew.
+func (lane *Lane[request]) endRoundIfAlone() (round uint64, alone bool) {
+	queue := lane.currentQueue()
 	alone = queue == nil || queue.Len() == 0
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	lane.mu.Lock()
+	defer lane.mu.Unlock()
 
 	if alone {
-		l.round++
+		lane.round++
 	}
-	return l.round, alone
+	return lane.round, alone
 }
 
-func (l *Lane[request]) currentRound() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.round
+func (lane *Lane[request]) currentRound() uint64 {
+	lane.mu.Lock()
+	defer lane.mu.Unlock()
+	return lane.round
 }
 
 // Reconcile reconciles a request, delays it, or leaves it to the other lane.
-func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
-	if l.currentQueue() == nil {
-		l.lanes.unwired.Do(func() {
+func (lane *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
+	if lane.currentQueue() == nil {
+		lane.lanes.unwired.Do(func() {
 			ctrl.LoggerFrom(ctx).Info("clusters have no share of the workers: " +
 				"the lane is not a source of its controller, " +
 				"so also pass it to WatchesRawSource")
 		})
 	}
 
-	begins, result := l.lanes.beginRequest(l, r)
+	begins, result := lane.lanes.beginRequest(lane, r)
 	if !begins {
 		return result, nil
 	}
-	return l.lanes.runReconcile(ctx, l, r)
+	return lane.lanes.runReconcile(ctx, lane, r)
 }
 
 // laneOf returns the lane of a cluster: the regular one while the slow one does not run.
@@ -269,9 +278,9 @@ func (l *Lanes[request]) laneOf(t *tenant[request]) *Lane[request] {
 
 // beginRequest decides whether a request that has a worker begins now.
 func (l *Lanes[request]) beginRequest(in *Lane[request], r request) (begins bool, result reconcile.Result) {
-	round, alone := in.observeRound()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	round, alone := in.endRoundIfAlone()
+	l.clustersMu.Lock()
+	defer l.clustersMu.Unlock()
 
 	t := l.findOrAddTenant(l.cluster(r), round)
 	if _, runs := t.running[r]; runs {
@@ -279,7 +288,7 @@ func (l *Lanes[request]) beginRequest(in *Lane[request], r request) (begins bool
 		return false, reconcile.Result{}
 	}
 	if l.laneOf(t) == l.Slow && in == l.Regular {
-		l.Slow.Add(0, 0, r)
+		l.Slow.Add(immediately, usualPriority, r)
 		return false, reconcile.Result{}
 	}
 
@@ -291,30 +300,40 @@ func (l *Lanes[request]) beginRequest(in *Lane[request], r request) (begins bool
 	case mayBegin || in.currentQueue() == nil:
 		t.used++
 	default:
-		return false, l.parkRequest(t, r)
+		result = l.parkRequest(t, r)
+		l.grantTurns(t)
+		return false, result
 	}
 
 	t.running[r] = false
 	return true, reconcile.Result{}
 }
 
-// parkRequest lets a request wait. The caller holds the lock.
+// parkRequest lets a request wait. If too many requests of its cluster wait, the replacement waits
+// instead, and the request leaves the queue. The caller holds the lock.
 func (l *Lanes[request]) parkRequest(t *tenant[request], r request) reconcile.Result {
-	result := reconcile.Result{RequeueAfter: parkedFor}
-	if !t.waits[r] {
-		if l.opts.Replace != nil && len(t.parked) >= l.opts.Waiting {
-			r = l.opts.Replace(r)
-			result = reconcile.Result{}
-		}
-
-		if !t.waits[r] && !t.granted[r] {
-			t.waits[r] = true
-			t.parked = append(t.parked, r)
-		}
+	stays := reconcile.Result{RequeueAfter: parkedFor}
+	if t.waits[r] {
+		return stays
 	}
 
-	l.grantTurns(t)
-	return result
+	isFull := l.opts.Replace != nil && len(t.parked) >= l.opts.Waiting
+	if !isFull {
+		t.addParked(r)
+		return stays
+	}
+
+	t.addParked(l.opts.Replace(r))
+	return reconcile.Result{}
+}
+
+// addParked makes a request wait, unless it waits or has its turn already.
+func (t *tenant[request]) addParked(r request) {
+	if t.waits[r] || t.granted[r] {
+		return
+	}
+	t.waits[r] = true
+	t.parked = append(t.parked, r)
 }
 
 // turn is the time that the reconciles of a cluster may take before other clusters, while requests
@@ -379,7 +398,7 @@ func (l *Lanes[request]) runReconcile(
 		return reconcile.Result{}, reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
 	case err != nil && errors.Is(context.Cause(within), errSlow) && ctx.Err() == nil:
 		ctrl.LoggerFrom(ctx).V(1).Info("reconcile of a slow cluster continues in the slow lane", "cluster", name)
-		l.Slow.Add(0, 0, r)
+		l.Slow.Add(immediately, usualPriority, r)
 		return reconcile.Result{}, nil
 	}
 
@@ -403,17 +422,17 @@ func (l *Lanes[request]) judgeReconcile(ctx context.Context, r request, took tim
 	if l.opts.Judge == nil {
 		return Verdict{Slow: took >= l.opts.SlowAfter || errors.Is(context.Cause(ctx), errDisplaced)}
 	}
-	l.mu.Lock()
+	l.clustersMu.Lock()
 	slow := l.clusters[l.cluster(r)].slow
-	l.mu.Unlock()
+	l.clustersMu.Unlock()
 	return l.opts.Judge(r, took, err, slow)
 }
 
 // endReconcile ends a reconcile, and gives its turn to the next request of the cluster.
 func (l *Lanes[request]) endReconcile(in *Lane[request], r request, took time.Duration, slow bool) {
 	name := l.cluster(r)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.clustersMu.Lock()
+	defer l.clustersMu.Unlock()
 
 	t := l.clusters[name]
 	again := t.running[r]
@@ -429,7 +448,7 @@ func (l *Lanes[request]) endReconcile(in *Lane[request], r request, took time.Du
 	t.spent += took
 
 	if again {
-		l.laneOf(t).Add(0, 0, r)
+		l.laneOf(t).Add(immediately, usualPriority, r)
 	}
 	l.grantTurns(t)
 }
