@@ -16,7 +16,8 @@ type ConfigurationStore interface {
 	// Apply creates the configuration if live is nil, and otherwise replaces live. It returns the
 	// result. It fails if the stored object is not live.
 	Apply(ctx context.Context, want, live *webhookConfiguration) (*webhookConfiguration, error)
-	// Delete deletes only live and no other object.
+	// Delete deletes the stored configuration if its UID is that of live, and otherwise fails. It
+	// returns nil if there is no configuration.
 	Delete(ctx context.Context, live *webhookConfiguration) error
 	// Watch calls changed after each change. It returns when the API server ends the watch.
 	Watch(ctx context.Context, changed func()) error

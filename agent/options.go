@@ -67,8 +67,8 @@ type Options struct {
 	StopDelay time.Duration
 	// ShutdownTimeout bounds the shutdown after StopDelay. Default: 20 s.
 	ShutdownTimeout time.Duration
-	// Logger gets the log. Reviews wait while a line is written, so the Logger must not block. Nil
-	// discards.
+	// Logger receives all log lines of the agent. Reviews wait while a line is written, so the
+	// Logger must not block. Nil discards.
 	Logger *slog.Logger
 }
 

@@ -35,8 +35,8 @@
 // Therefore SAN pinning compares the certificate with a domain that the runtime cannot change.
 //
 // An acknowledgement is final, because the sender then forgets the event. Therefore a handler
-// returns nil only once the event is enqueued. A replica that does not lead answers with 503, and
-// the sender tries another replica.
+// must not return nil before the event is enqueued. A replica that does not lead answers with 503,
+// and the sender tries another replica.
 //
 // Each runtime has a share of requests, events and memory, so that one runtime cannot starve the
 // other runtimes. A sender without a certificate costs at most one bounded connection.

@@ -44,7 +44,7 @@ func SANPinning(domains Domains) core.Verifier { return &sanPinning{domains: dom
 // lower-case hex.
 //
 // Without CAPinning, each CA of the bundle may name every runtime. For a CA that is not yours, such
-// as the CA of a runtime that joined by itself, return true only with that runtime. Use [AllOf] to
+// as the CA of a runtime that joined by itself, return true only for that runtime. Use [AllOf] to
 // combine CAPinning with [SANPinning].
 //
 // A sender without [core.Peer].CAFingerprints is refused, so CAPinning does not fit NATS. Behind a

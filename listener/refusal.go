@@ -6,8 +6,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of this package for refusing a sender, as metric labels. Those of the request are in
-// package core.
+// The reasons of this package for refusing a sender, as metric labels. Package core contains
+// the reasons for refusing a request.
 const (
 	// ReasonNoCertificate means that there is no client certificate, or no header that carries one.
 	ReasonNoCertificate core.Reason = "no_certificate"

@@ -14,7 +14,7 @@ import (
 // same moment, and short for an API server.
 const patience = 250 * time.Millisecond
 
-var errNoRoom = errors.New("too many large bodies at once")
+var errNoRoom = errors.New("too many large bodies in parallel")
 
 // bodies reads request bodies into buffers that are reused. It is safe for concurrent use.
 type bodies struct {

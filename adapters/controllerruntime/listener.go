@@ -119,8 +119,8 @@ func (l *Listener) addHandler(name core.Manager, handler core.Handler) error {
 		return errors.New("the handler is nil")
 	}
 	if other := known.deliversElsewhere(l, name); other != "" {
-		return fmt.Errorf("listener %q with the same fleet takes events of this manager already: "+
-			"want another name, or a fleet for each listener", other)
+		return fmt.Errorf("listener %q with the same fleet already receives the events of this manager: "+
+			"want another manager name, or a separate fleet for each listener", other)
 	}
 
 	l.mu.Lock()
@@ -269,7 +269,7 @@ func (l *Listener) Addr() net.Addr {
 }
 
 // ServeHTTP answers one request, as [listener.Listener.ServeHTTP] does. Use it to mount the
-// listener in another server. The first request ends the set-up, as Start does.
+// listener in another server. After the first request, as after Start, Handle and SourceFor fail.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	served, err := l.endSetUp()
 	if err != nil {

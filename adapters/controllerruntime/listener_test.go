@@ -243,7 +243,7 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 			shared := must(forManager(events, "clusters", byWatched))
 			return events.Handle("modules", shared)
 		},
-		`listener "a" with the same fleet takes events of this manager already`: func(mgr manager.Manager) error {
+		`listener "a" with the same fleet already receives the events of this manager`: func(mgr manager.Manager) error {
 			first := configOf("a", ":8443")
 			second := configOf("b", ":9443")
 			first.Fleet = watched

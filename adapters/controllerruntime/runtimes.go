@@ -143,7 +143,8 @@ func (r *Runtimes) watchObjects(objects cache.Cache, object client.Object) error
 	r.informer = informer
 	store, own, err := indexed(informer, r.indexers())
 	if err != nil {
-		return fmt.Errorf("index the runtimes of kind %s, once for each cache: share the result: %w", r.kind, err)
+		return fmt.Errorf("index the runtimes of kind %s: %w; "+
+			"call NewRuntimes once for each cache and share the result", r.kind, err)
 	}
 
 	r.lookup = lookup{store}

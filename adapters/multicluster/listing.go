@@ -124,7 +124,8 @@ func (o *objects) endIfSpent(ctx context.Context, name multicluster.ClusterName,
 	}
 
 	ctrl.LoggerFrom(ctx).Info(
-		"list ends before its last page: the other objects wait for their changes, or for the next resync",
+		"list is cut off before its last page: "+
+			"the remaining objects are reconciled at their next change or the next resync",
 		"cluster", name, "kind", o.Kind.Kind, "objects", l.total, "pages", l.pages,
 		"after", time.Since(l.begun).String())
 	l.whole = false

@@ -280,10 +280,10 @@ func TestStreamThatFailsAgainIsLoggedAgain(t *testing.T) {
 	for range 2 {
 		// One failure may have several reasons, and each has its end.
 		failures := log.count("no messages from the stream")
-		ends := log.count("messages from the stream again")
+		ends := log.count("the consumer receives messages from the stream again")
 		check(t, admin.DeleteStream(t.Context(), "watch-"+string(manager)))
 		eventually(t, "the failure is logged", func() bool { return log.count("no messages from the stream") > failures })
-		eventually(t, "its end is logged", func() bool { return log.count("messages from the stream again") > ends })
+		eventually(t, "its end is logged", func() bool { return log.count("the consumer receives messages from the stream again") > ends })
 	}
 }
 

@@ -62,7 +62,7 @@ func (c *Consumer) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start runs, the connection is open and each stream lets this replica take
 // messages. Otherwise it returns an error that wraps [core.ErrNotReady], with the text of the
-// server's error. It is for a readiness probe and does not ask the handlers.
+// server's error. Use it as a readiness probe. It does not check whether the handlers are ready.
 func (c *Consumer) Ready() error {
 	if !c.serving.Load() || !c.conn.IsConnected() {
 		return fmt.Errorf("%w: there is no connection to a NATS server, or Start does not run", core.ErrNotReady)

@@ -27,8 +27,9 @@ type ForwarderOptions struct {
 	// stored the batch. Without an answer, Forward returns nil. Default: 2 s. Negative: Forward
 	// does not wait, and the operator cannot hand refused events back.
 	AnswerWait time.Duration
-	// RefusedRetryAfter is the wait after a refusal of the sender that requests no wait, because a
-	// rotation of certificates may be in progress. Default: 30 s. Negative: none.
+	// RefusedRetryAfter is how long the forwarder waits if the operator refuses the sender without
+	// requesting a wait, because a rotation of certificates may be in progress. Default: 30 s.
+	// Negative: none.
 	RefusedRetryAfter time.Duration
 }
 

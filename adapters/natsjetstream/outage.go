@@ -47,7 +47,8 @@ func (o *outage) noteSuccess(ctx context.Context) {
 	}
 
 	o.clearFailures()
-	o.opts.Logger.InfoContext(ctx, "messages from the stream again", slog.String("manager", string(o.manager)))
+	o.opts.Logger.InfoContext(ctx, "the consumer receives messages from the stream again",
+		slog.String("manager", string(o.manager)))
 }
 
 // clearFailures ends the outage. It is also called when another replica takes the messages.

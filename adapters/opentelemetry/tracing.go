@@ -108,9 +108,9 @@ func describe(manager core.Manager, event *core.WatchEvent) []attribute.KeyValue
 	}
 }
 
-// Webhook makes a span for each request. If the request of the API server has a trace, the span
-// belongs to it. Otherwise the sampler of the provider decides. The request that next gets contains
-// the span in its traceparent header, which package admission reads.
+// Webhook wraps next so that each request gets a span. If the request from the API server carries a
+// trace, the span belongs to that trace. Otherwise the sampler of the provider decides. The request
+// that next gets contains the span in its traceparent header, which package admission reads.
 func (t *Tracing) Webhook(next http.Handler) http.Handler {
 	if t == nil {
 		return next
@@ -132,7 +132,8 @@ func (t *Tracing) Webhook(next http.Handler) http.Handler {
 	})
 }
 
-// Acceptor makes a span for each event with a trace, for the time until it is in the outbox.
+// Acceptor wraps next so that each event that carries a trace gets a span, which ends when the
+// event is in the outbox.
 func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -154,8 +155,8 @@ func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 	})
 }
 
-// Forwarder makes a span for each event with a trace in each batch, for the time until the batch is
-// answered. The batch that next gets is a copy if one of its events has a trace.
+// Forwarder wraps next so that each event of a batch that carries a trace gets a span, which ends
+// when the batch is answered. The batch that next gets is a copy if one of its events has a trace.
 func (t *Tracing) Forwarder(next core.Forwarder) core.Forwarder {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -205,7 +206,7 @@ func endSends(spans []trace.Span, err error) {
 	}
 }
 
-// Verifier makes a span for each verified event with a trace.
+// Verifier wraps next so that each check of an event that carries a trace gets a span.
 func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -249,9 +250,9 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 	return err
 }
 
-// Handler makes a span for each delivery with a trace, and next gets the span as the trace parent.
-// If next has the method Ready, the result also has Ready. The result then also has RecheckAfter,
-// which returns the value of next.
+// Handler wraps next so that each delivery that carries a trace gets a span, which next gets as the
+// trace parent. If next has the method Ready, the result also has Ready and RecheckAfter, which
+// return the values of next.
 func (t *Tracing) Handler(next core.Handler) core.Handler {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -316,10 +317,10 @@ type queue[R comparable] struct {
 // the map function of a source, and the function of the reconciler. Call it once for each
 // controller. The results are safe for concurrent use.
 //
-// Each delivery with a trace that becomes requests makes a span, and so does each reconcile of such
-// a request. The newest delivery of a request determines the trace. The traces of up to 10,000
-// requests are remembered. A further trace replaces an arbitrary other trace, because some requests
-// are never reconciled. If tracing is nil, Queue returns its arguments.
+// Each delivery that carries a trace and becomes requests gets a span, and so does each reconcile
+// of such a request. The newest delivery of a request determines the trace. The traces of up to
+// 10,000 requests are remembered. A further trace replaces an arbitrary other trace, because some
+// requests are never reconciled. If tracing is nil, Queue returns its arguments.
 func Queue[R comparable, Result any](
 	tracing *Tracing,
 	requests func(context.Context, core.Delivery) ([]R, error), reconcile func(context.Context, R) (Result, error),

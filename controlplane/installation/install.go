@@ -8,7 +8,7 @@ import (
 )
 
 // Install does the next steps of an installation without waiting, and corrects changes by other
-// clients. Call it again while the state is not [Ready], and from time to time after that.
+// clients. Call it again while the state is not [Ready], and for example every 10 min after that.
 //
 // The webhook configuration comes last, when the agent answers. If a rollout is stalled, an answer
 // from an old replica is enough. An existing configuration gets a new bundle before the agent gets

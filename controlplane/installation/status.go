@@ -16,7 +16,8 @@ const (
 	// Progressing means that the installation waits for a step.
 	Progressing State = "Progressing"
 	// Ready means that every replica belongs to the newest Deployment, at least one replica
-	// answers, and the API server calls it. With [Options].Informer, at least one replica watches.
+	// answers, and the API server calls the agent. With [Options].Informer, at least one replica
+	// watches.
 	Ready State = "Ready"
 	// Failed means that something must be changed. The installation is still retried.
 	Failed State = "Failed"

@@ -16,7 +16,7 @@ var (
 	errNoFleet = errors.New(
 		"a runtime that joins by itself needs Options.Fleet: its heartbeats are all that is known")
 	errInstalled = errors.New(
-		"the agent in this runtime was installed from here: remove it first, by Identity.Remove")
+		"this operator installed the agent of the runtime: set Identity.Remove first")
 )
 
 // judgeJoined judges a runtime that has joined by itself: nothing is read from it, and nothing is

@@ -23,7 +23,8 @@ type Call struct {
 	Runtime core.RuntimeID
 	// Manager is the operator that the batch is for.
 	Manager core.Manager
-	// Batch is a copy of the batch that arrived. A delivery is a batch of one event.
+	// Batch is a copy of the batch that arrived. For a call of Handle, Batch contains only the
+	// delivered event.
 	Batch core.Batch
 	// Returned reports whether the call was answered. Err is the answer.
 	Returned bool

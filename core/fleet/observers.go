@@ -8,8 +8,8 @@ import (
 
 // OnChange calls observe for every later change of freshness, one call at a time and in order.
 // observe must return immediately, because the request of a runtime may wait for it. It may query
-// the fleet. While Start runs, a silent runtime is detected within a second. Forget does not call
-// observe. OnChange panics if observe is nil.
+// the fleet. While Start runs, observe is called within a second after a runtime becomes stale.
+// Forget does not call observe. OnChange panics if observe is nil.
 func (f *Fleet) OnChange(observe func(Transition)) {
 	if observe == nil {
 		panic("fleet: observe is nil")

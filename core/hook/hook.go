@@ -6,8 +6,8 @@
 //
 // Strings are metric labels with a small set of values. Durations are wall time.
 //
-// Two kinds of hook have no struct. A gauge gets a change (1 or -1), and a switch gets its state.
-// This single value is all that they need.
+// Two kinds of hook have no struct, because each needs only one value. Hooks for gauges are called
+// with 1 or -1. Hooks for switches are called with the new state.
 package hook
 
 import (
@@ -308,9 +308,9 @@ type Backlog struct {
 // Unavailability is a change in whether the messages of a manager can be taken.
 type Unavailability struct {
 	Manager core.Manager
-	// Reason says why the stream or its consumer is refused or does not answer, with a reason of a
-	// forwarder. The backlog is then unknown. Reason is empty if this replica takes messages again,
-	// or another replica does.
+	// Reason is why the NATS server refuses access to the stream or its consumer, or does not
+	// answer. It is one of the reasons that a forwarder returns. The backlog is then unknown.
+	// Reason is empty if this replica takes messages again, or another replica does.
 	Reason core.Reason
 }
 

@@ -60,7 +60,8 @@ func (f *Failure) Unwrap() error { return f.class }
 // Reason returns the metric label of the cause.
 func (f *Failure) Reason() string { return string(f.reason) }
 
-// RetryAfter returns how long the sender should wait, at most 5 min; 0: not at all.
+// RetryAfter returns how long the sender should wait before it retries, at most 5 min. 0 means that
+// the sender may retry immediately.
 func (f *Failure) RetryAfter() time.Duration { return f.wait }
 
 // maxWait bounds the wait that a verifier or a handler can ask for.

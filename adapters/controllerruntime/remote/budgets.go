@@ -65,8 +65,8 @@ func NewBudgets() *Budgets { return &Budgets{holders: make(map[string]holder)} }
 type Use struct {
 	// Cluster is the name of the cluster. The reconciles of one cluster count together.
 	Cluster string
-	// Slow means that the reconcile makes room for the reconciles of other clusters, for example
-	// after a failure.
+	// Slow means that the reconcile may be cancelled immediately to free memory for the reconciles
+	// of clusters that are not slow. Set it for example after a failure.
 	Slow bool
 }
 
@@ -74,8 +74,8 @@ var errDisplaced = errors.New(
 	"the memory for large answers is needed by other clusters: the reconcile is retried later")
 
 // Begin returns a context for the requests of one reconcile. Their answers share one budget of 32
-// MiB, which is about the memory that decoding takes. Call end after the reconcile. If ctx already
-// has a budget, Begin returns ctx, and end does nothing.
+// MiB. An answer is charged with about the memory that decoding it takes. Call end after the
+// reconcile. If ctx already has a budget, Begin returns ctx, and end does nothing.
 func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context, end func()) {
 	if _, begun := ctx.Value(budgetKey{}).(*budget); begun {
 		return ctx, func() {}
@@ -85,8 +85,8 @@ func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context
 	return context.WithValue(ctx, budgetKey{}, own), own.endBudget
 }
 
-// Allow increases, by weight bytes, the part of the budget of ctx that is not charged to the room
-// that all budgets share. An example is the weight of a large object that the operator itself has
+// Allow lets the requests of ctx use weight more bytes without drawing on the memory that all
+// budgets share. An example is the weight of a large object that the operator itself has
 // written, times the number of answers with that object. The whole budget grows only if it would be
 // smaller than that part. Without a budget in ctx, Allow does nothing.
 func Allow(ctx context.Context, weight int64) {

@@ -85,7 +85,7 @@ type guarded struct {
 	ask func(ctx context.Context, path string, into any) error
 }
 
-var errSlowCall = errors.New("call of the API server took longer than allowed")
+var errSlowCall = errors.New("call to the API server took longer than allowed")
 
 // guardCall makes a call. object has the kind that the call is about.
 func (g *guarded) guardCall(ctx context.Context, object runtime.Object, call func(ctx context.Context) error) error {

@@ -1,6 +1,7 @@
 // Package remote is for operators that read from or write to clusters of other people. The
 // administrator of such a cluster may run a program in place of the API server, and any cluster may
-// be slow. The package bounds the costs for the operator and keeps them away from other clusters:
+// be slow. The package limits the memory and the time that one cluster can cost the operator, so
+// that the cluster does not slow down the reconciles of other clusters:
 //
 //   - [NewKubeconfigs] makes clients from Secrets with kubeconfigs, and [NewClient] from other
 //     configurations. Answers of a cluster are bounded in bytes, in JSON values and in time.

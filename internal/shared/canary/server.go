@@ -119,7 +119,8 @@ func serverURL(server string) (*url.URL, error) {
 		port := os.Getenv("KUBERNETES_SERVICE_PORT")
 		if host == "" || port == "" {
 			return nil, errors.New("canary: no API server: " +
-				"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, as they are in a pod")
+				"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set. " +
+				"A pod has these variables; outside a pod, set the API server")
 		}
 
 		server = "https://" + net.JoinHostPort(host, port)

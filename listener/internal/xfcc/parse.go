@@ -97,7 +97,7 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		case seen[key]:
 			return nil, fmt.Errorf("%w: %s twice in one element", ErrMalformed, key)
 		case open && isField(field, key):
-			return nil, fmt.Errorf("%w: %s behind a SAN without quotes, of which it may be a part", ErrMalformed, key)
+			return nil, fmt.Errorf("%w: %s follows an unquoted SAN and may be part of that SAN", ErrMalformed, key)
 		case open && list == nil:
 			e.Trailing = true
 		case field != nil:
@@ -267,7 +267,8 @@ func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := []byte(strings.TrimSpace(spaces.Replace(text))); len(rest) > 0; {
 		if len(certs) == limit {
-			return nil, fmt.Errorf("%w: %s holds more than %d", ErrMalformedCertificate, key, limit)
+			return nil, fmt.Errorf("%w: %s contains more certificates than the limit of %d",
+				ErrMalformedCertificate, key, limit)
 		}
 
 		var cert *x509.Certificate

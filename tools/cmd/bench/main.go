@@ -104,7 +104,8 @@ func compare(now measured, counts func(name) bool) error {
 		return err
 	}
 	if err := worse(parse(string(text)), now, counts); err != nil {
-		return fmt.Errorf("worse than the baseline, to agree: make bench-compare ARGS=-update\n%w", err)
+		return fmt.Errorf("worse than the baseline; "+
+			"to accept the new values, run: make bench-compare ARGS=-update\n%w", err)
 	}
 	return nil
 }

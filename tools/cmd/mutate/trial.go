@@ -77,7 +77,7 @@ func (t *trial) compile(ctx context.Context, all []fault, n int) ([]fault, error
 	for {
 		n = min(n, len(all))
 		if n == 0 {
-			return nil, errors.New("no place for a fault")
+			return nil, errors.New("no fault is left that compiles")
 		}
 
 		drawn, err := combine(t.folder, t.work, all[:n])

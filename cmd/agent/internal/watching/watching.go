@@ -121,8 +121,8 @@ func (s *Settings) restConfig() (*rest.Config, error) {
 	host := s.Getenv("KUBERNETES_SERVICE_HOST")
 	port := s.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("informer: no API server: set INFORMER_API_SERVER, " +
-			"as KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of a pod are not set")
+		return nil, errors.New("informer: no API server: set INFORMER_API_SERVER, because KUBERNETES_SERVICE_HOST " +
+			"and KUBERNETES_SERVICE_PORT are not set, which means that the agent does not run in a pod")
 	}
 
 	config.Host = "https://" + net.JoinHostPort(host, port)
