@@ -2,6 +2,7 @@ package observability
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -95,6 +97,53 @@ func TestRunbookOfAClock(t *testing.T) {
 	}
 }
 
+// The writers of the watched objects come first to last, and a Watcher without a status is a line.
+func TestRunbooksNameWritersAndNewWatchers(t *testing.T) {
+	s := newShell(t)
+	s.write("watchers.json", `{"items": [{"metadata": {"name": "new"}},
+		{"metadata": {"namespace": "a", "name": "d", "managedFields": [
+			{"manager": "operator", "time": "2026-11-29T03:00:02Z"}, {"manager": "kubectl", "time": "2026-11-29T03:00:01Z"}]},
+			"status": {"conditions": [{"type": "Ready", "reason": "ManagerMissing", "message": "no label"}]}}]}`)
+	have := s.run(commandsOf(section(t, runbooks, "### Events arrive twice, or without end")))
+	if want := "2026-11-29T03:00:01Z a/d kubectl\n2026-11-29T03:00:02Z a/d operator\n"; !strings.Contains(have, want) {
+		t.Errorf("the writers are in %q, want %q", have, want)
+	}
+	have = s.run(commandsOf(section(t, runbooks, "### The webhook configuration is empty or absent")))
+	if want := "new null null null\nd Ready ManagerMissing no label\n"; !strings.Contains(have, want) {
+		t.Errorf("the Watchers are in %q, want %q", have, want)
+	}
+}
+
+// TestRunbooksSearchForMessages fails when a command searches a log for a text of level info, or one of several texts,
+// that no program writes.
+func TestRunbooksSearchForMessages(t *testing.T) {
+	test.NoticeSources(t)
+	var written strings.Builder
+	written.WriteString("Reconciler error") // The library controller-runtime logs this message.
+	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
+		lab.NoError(t, filepath.WalkDir(filepath.Join(test.Root(), module), func(path string, _ fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+				written.Write(lab.Must(os.ReadFile(path)))
+			}
+			return err
+		}))
+	}
+	commands := regexp.MustCompile(`logs [^|\n]*\| grep( -e '[^']*')+`).FindAllString(read(t, runbooks), -1)
+	texts := 0
+	for _, command := range commands {
+		for _, text := range regexp.MustCompile(`-e '([^']*)'`).FindAllStringSubmatch(command, -1) {
+			texts++
+			if !strings.Contains(written.String(), text[1]) {
+				t.Errorf("%s: no program writes %q", command, text[1])
+			}
+		}
+	}
+	const fewest = 10
+	if texts < fewest {
+		t.Errorf("%d texts, want at least %d", texts, fewest)
+	}
+}
+
 // The JSON of the installations has no messages, so other commands print them.
 func TestRunbooksPrintTheMessageOfAnInstallation(t *testing.T) {
 	s := newShell(t)
@@ -173,7 +222,7 @@ func newShell(t *testing.T) *shell {
 	s.write("watchers.json", `{"items": [{"spec": {"matchConditions": []}}]}`)
 	s.write("fleet.json", `{"runtimes": []}`)
 	pages := "Last State: Terminated\nWarning: request refused, too_fast, runtime_unknown, error\n/v3/\nResponse Body\n" +
-		"step of the certificates\ndeployment.apps/skr-webhook\n" + failedInstallation + "\n" +
+		"step of the certificates\nwatch is established\ndeployment.apps/skr-webhook\n" + failedInstallation + "\n" +
 		"apiserver_admission_webhook_admission_duration_seconds_sum 7\n" +
 		"runtime_watcher_agent_admission_duration_seconds_sum 7\n" +
 		`apiserver_request_total{code="200",resource="deployments",verb="PUT",version="v1"} 7` + "\n"

@@ -352,15 +352,13 @@ func (j *joined) switchesOffAndOn() {
 	rig.Same(j.t, "first command, which tells the procedure", joining+"/runtime-watcher", rig.Shell(j.t, functions, endpoint))
 
 	// A configuration that comes back within the wait fails the commands.
+	functions += "fleet() { :; }\ncd " + j.t.TempDir() + "\n" // The second block reads a file of the first one.
 	blocks := rig.Runbook(j.t, "#### An agent that keeps its configuration")
 	rig.Shell(j.t, functions, strings.Replace(blocks[0], "--timeout=30s", "--timeout=3s && exit 9 || true", 1))
 	rig.Eventually(j.t, rig.Patience, "no pod is left", func() bool { return len(j.node.Pods(deployed)) == 0 })
 	rig.Same(j.t, "configuration", nil, j.configuration())
 
-	upgrade, on, _ := strings.Cut(blocks[1], "\n")
-	rig.Says(j.t, "command of helm", upgrade, "helm upgrade agent "+agent+" ", " --reset-then-reuse-values")
-	j.helm("upgrade", "agent", agent, "--reset-then-reuse-values")
-	rig.Says(j.t, "wait", rig.Shell(j.t, functions+"fleet() { :; }\n", on), "condition met")
+	rig.Says(j.t, "wait", rig.Shell(j.t, functions, blocks[1]), "condition met")
 	rig.Eventually(j.t, rig.Patience, "the webhooks are back", j.isWhole)
 	j.is(fleet.Fresh)
 	j.reaches("on")
