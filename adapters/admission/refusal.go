@@ -213,6 +213,6 @@ var messages = map[hook.Decision]string{
 	hook.DecisionNoOwner:    "no_owner: want <namespace>/<name> in the annotation of the owner",
 	// These are rare.
 	hook.DecisionNoName: "no_name: the object has no name that an event can carry",
-	hook.DecisionUnread: "unread: too many large objects at once, a resync replaces the event",
+	hook.DecisionUnread: "unread: too many large objects in parallel, a resync replaces the event",
 	hook.DecisionFailed: "failed: see the log of the agent",
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// SourceFor makes the source of a controller for the events of a manager. Call it once for each
+// SourceFor returns the source of a controller for the events of a manager. Call it once for each
 // controller, before the controller manager starts, and pass the source only to WatchesRawSource of
 // that controller.
 //

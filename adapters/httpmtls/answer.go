@@ -60,7 +60,7 @@ func (f *Forwarder) readAnswer(target *url.URL, answer *http.Response, m *messag
 }
 
 // errForeignSuccess means that a gateway answered, and not a receiver.
-var errForeignSuccess = errors.New("not an answer of a receiver: check the route to the control plane")
+var errForeignSuccess = errors.New("not an answer from a receiver: check the route to the control plane")
 
 // readSuccess distinguishes an acknowledgement from the page of a gateway: contract v3 has exactly
 // one status, and no contract has a body. Deployed receivers of contracts v1 and v2 may answer any

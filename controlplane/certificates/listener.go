@@ -84,7 +84,7 @@ func (c *Certificates) checkListener(seen *observed) error {
 		return nil
 	}
 	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
-		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
+		"want Options.ImportCA with the CA of that Secret, or another name for the Secret", c.ListenerSecret())
 }
 
 // publishListener writes the Secret of the listener. checkListener has decided which set owns the

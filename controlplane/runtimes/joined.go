@@ -14,7 +14,7 @@ import (
 
 var (
 	errNoFleet = errors.New(
-		"a runtime that joins by itself needs Options.Fleet: its heartbeats are all that is known")
+		"a runtime that joins by itself needs Options.Fleet, because its status comes only from its heartbeats")
 	errInstalled = errors.New(
 		"this operator installed the agent of the runtime: set Identity.Remove first")
 )

@@ -346,7 +346,7 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	case most == 0:
 		return core.Batch{}, unknown(string(v))
 	case len(body) > most:
-		return core.Batch{}, fmt.Errorf("%w: %d bytes, want at most %d", errMalformed, len(body), most)
+		return core.Batch{}, fmt.Errorf("%w: the body has %d bytes, want at most %d", errMalformed, len(body), most)
 	case v == V3:
 		return decodeBatch(body)
 	}

@@ -83,7 +83,7 @@ func Rules() []Rule {
 		{Sender, "request", "transport", "posts with media type, size and certificate, over TLS 1.3", Wire},
 		{Sender, "server-certificate", "transport", "sends nothing to a server that it cannot trust", Wire},
 		{Sender, "redirect", "transport", "follows no redirect, and keeps the events", Wire},
-		{Sender, "limits", "transport", "sends at most 262144 bytes and 500 elements at once, and loses none", Wire},
+		{Sender, "limits", "transport", "sends at most 262144 bytes and 500 elements per batch, and loses none", Wire},
 		{Sender, "claim", "events", "claims the runtime of its certificate, and has an id for each event", Wire},
 		{Sender, "content", "type-changed", "names the object and its kind", Wire},
 		{Sender, "resync-first", "sender", "asks for a resync when it starts", Wire},

@@ -370,7 +370,7 @@ type limitedReader struct {
 	left int
 }
 
-var errLongAnswer = errors.New("the answer of the proxy is too long")
+var errLongAnswer = errors.New("the answer from the proxy is too long")
 
 func (l *limitedReader) Read(b []byte) (int, error) {
 	if l.left <= 0 {

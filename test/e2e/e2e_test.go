@@ -177,7 +177,7 @@ func (s *scene) mistakes() map[string]mistake {
 		"policy":           {at(denying), 1, `FAIL  heartbeat +manager kyma: gateway_refused: .*let the policy of the gateway allow /v3/`},
 		"no Lease":         {env{"CANARY_LEASE": "default/none"}, 1, `FAIL  canary .*403.*Role`},
 		"no token":         {env{"CANARY_TOKEN_FILE": s.file("none")}, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
-		"no API server":    {env{"CANARY_API_SERVER": "https://" + closed}, 1, `FAIL  canary .*refused; want an answer of the API server`},
+		"no API server":    {env{"CANARY_API_SERVER": "https://" + closed}, 1, `FAIL  canary .*refused; want an answer from the API server`},
 	}
 }
 

@@ -199,7 +199,7 @@ func (g *guarded) ReadJSON(ctx context.Context, path string, into any) error {
 // strange is an error without the methods of an API status.
 type strange struct{ cause error }
 
-func (s strange) Error() string { return "not an answer of an API server: " + s.cause.Error() }
+func (s strange) Error() string { return "not an answer from an API server: " + s.cause.Error() }
 
 func (g *guarded) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 	return g.guardCall(ctx, object, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })

@@ -170,7 +170,7 @@ func failuresBeside(ctx context.Context, address string) (failures int64, runs b
 
 func unwritten(lease string) []advice {
 	right := "the right to patch the Lease " + lease
-	answer := "an answer of the API server"
+	answer := "an answer from the API server"
 	const silent = "check CANARY_API_SERVER, the network policy, and that no agent hangs"
 	return []advice{
 		// NewLease has read the CA bundle.

@@ -47,7 +47,7 @@ func (c *checker) checkWebhooks(ctx context.Context) {
 
 func unread(name string) []advice {
 	right := "the right to get the ValidatingWebhookConfiguration " + name
-	answer := "an answer of the API server"
+	answer := "an answer from the API server"
 	const silent = "check CANARY_API_SERVER and the network policy"
 	return []advice{
 		{isA[*fs.PathError], "the token of the service account", "mount it, or set CANARY_TOKEN_FILE"},
