@@ -471,13 +471,14 @@ func (h *History) checkAgents() {
 
 func (a *Agent) life() time.Duration { return a.to.Sub(a.from).Round(time.Second) }
 
-// sends is the number of times that a change travels: immediately, after 3 s and after 35 s. With a new leader, the first
-// event may reach a replica that does not check the reads of its reconciles. If the event was early, the agent then sends
-// the event again after its regular delay.
+// sends is the number of times that a change travels: immediately, after 3 s and after 35 s.
 const sends = 3
 
-func (h *History) mostSends() int {
-	if h.promise.NewLeaders {
+// mostSends returns how often an agent may send a change. An early event may reach a receiver that does not check the reads
+// of its reconciles: a new leader, or any receiver after a fallback to an older contract. The agent then sends the event
+// again after the regular delay.
+func (h *History) mostSends(a *Agent) int {
+	if h.promise.NewLeaders || h.promise.Runtimes[a.runtime].FallsBack {
 		return sends + 1
 	}
 	return sends
@@ -489,7 +490,7 @@ func (h *History) checkTraffic(a *Agent, manager core.Manager, l *lane) {
 		what       string
 		sent, most int
 	}{
-		{"changes", l.taken.changes, h.mostSends() * l.offered.changes},
+		{"changes", l.taken.changes, h.mostSends(a) * l.offered.changes},
 		{"resyncs", l.taken.resyncs, h.mostResyncs(a, l)},
 		{"heartbeats", l.taken.beats, h.mostBeats(a, l)},
 	} {
