@@ -522,8 +522,6 @@ func nothingIsLeft(w *world) {
 	rig.Says(w.t, "into a namespace that ends", w.install().Message, "Namespace")
 	w.finalise()
 	w.is(w.uninstall(), installation.Removed)
-	w.runtime.Client = nil // It is gone.
-	w.is(w.uninstall(), installation.Removed)
 }
 
 // finalise ends the namespace, as the controller of namespaces does.
