@@ -228,7 +228,7 @@ func (b *book) beginWaiting(object client.ObjectKey) (age time.Duration) {
 
 // setFails notes whether the failing lane tries a runtime again.
 func (b *book) setFails(object client.ObjectKey, fails bool) {
-	b.withEntry(object, func(e *entry) { e.lane.fails = fails })
+	b.withEntry(object, func(e *entry) { e.fails = fails })
 }
 
 // noteFormer adds managers that the agents of a runtime may not serve any more.
@@ -249,12 +249,12 @@ func (b *book) noteJoins(object client.ObjectKey, joins bool) {
 
 // isInstalled is false for an empty version, and while something is to be verified.
 func (b *book) isInstalled(object client.ObjectKey, version string) (installed bool) {
-	b.withEntry(object, func(e *entry) { installed = version != "" && e.repair.installed == version && !e.repair.verify })
+	b.withEntry(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
 	return installed
 }
 
 func (b *book) noteInstalled(object client.ObjectKey, version string) {
-	b.withEntry(object, func(e *entry) { e.repair.installed = version })
+	b.withEntry(object, func(e *entry) { e.installed = version })
 }
 
 // takeRepair reports whether the reconcile has to apply all objects. If so, it counts the repair
@@ -302,10 +302,10 @@ func (b *book) observeFreshness(now *fleet.Status, repairPause, joinPause time.D
 	isNew := e.observeStatus(now)
 	b.refreshStale(e)
 	if isNew && now.State == fleet.Stale && b.isOutage() {
-		e.repair.verify = false
+		e.verify = false
 		return early{}, false
 	}
-	if !isNew || e.lane.fails {
+	if !isNew || e.fails {
 		return early{}, false
 	}
 	return early{object: e.object, after: e.reserveNext(repairPause)}, true

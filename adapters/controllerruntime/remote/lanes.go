@@ -125,8 +125,8 @@ var (
 
 // The delay and the priority of a request that changes its lane.
 const (
-	immediately   time.Duration = 0
-	usualPriority               = 0
+	immediately   = time.Duration(0)
+	usualPriority = 0
 )
 
 // parkedFor is how long a queue keeps a request that waits, unless its turn comes earlier.

@@ -1,7 +1,7 @@
 // Package today contains the objects of today's fleet as they are in clusters of
 // kyma-project/lifecycle-manager: names, namespaces, labels, finalizers, keys and stored versions.
 // They are written for the tests of this repository. Its agent and its operator behave like the
-// agent and the operator of today, as far as a migration depends on their behavior.
+// agent and the operator of today, as far as a migration depends on their behaviour.
 package today
 
 import (
