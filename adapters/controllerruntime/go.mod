@@ -16,7 +16,7 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129165231-198369bc01e5
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 )
 

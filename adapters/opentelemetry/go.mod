@@ -10,7 +10,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129165231-198369bc01e5
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
