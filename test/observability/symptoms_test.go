@@ -79,6 +79,18 @@ func TestRunbookOfAForeignCA(t *testing.T) {
 	}
 }
 
+// The commands show the issuers of both ends, and the last command trusts only the new CA.
+func TestRunbookOfNATS(t *testing.T) {
+	s := newShell(t)
+	s.write("tls.crt", string(files(s.ca)["tls.crt"])+string(s.ca.PEM)) // The first certificate of a chain counts.
+	have := s.run(`command() { echo "$*"; grep -c BEGIN new-ca.crt; }` + "\n" +
+		commandsOf(section(t, runbooks, "#### The steps with NATS")))
+	want := regexp.MustCompile(`^(issuer=.*\bca\nnotAfter=.*\n){2}nats -s tls://.* --tlsca new-ca.crt .* stream info watch-my-operator\n1\n$`)
+	if !want.MatchString(have) {
+		t.Errorf("the output is %q, want %v", have, want)
+	}
+}
+
 // The command names the runtimes with a wrong clock, by how much.
 func TestRunbookOfAClock(t *testing.T) {
 	s := newShell(t)
