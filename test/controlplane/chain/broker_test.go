@@ -5,8 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -97,7 +100,8 @@ func (w *world) restart() {
 	w.broker.Restart()
 }
 
-// load writes the Secret of a listener to the folder of the NATS server, and makes it read that.
+// load writes the Secret of a listener to the folder of the NATS server, as the kubelet does. The server reloads only
+// a changed bundle. The steps with NATS do the rest.
 func (w *world) load(loaded map[string][]byte) (changed bool) {
 	var secret corev1.Secret
 	err := w.plane.Client.Get(w.t.Context(), w.set.ListenerSecret(), &secret)
@@ -109,8 +113,60 @@ func (w *world) load(loaded map[string][]byte) (changed bool) {
 	for name, text := range secret.Data {
 		w.broker.Write(name, text)
 	}
+	isSameBundle := bytes.Equal(secret.Data["ca.crt"], loaded["ca.crt"])
 	maps.Copy(loaded, secret.Data)
-	return !w.broker.Running() || w.broker.Signal(syscall.SIGHUP) == nil
+	return !w.broker.Running() || isSameBundle || w.broker.Signal(syscall.SIGHUP) == nil
+}
+
+// stepsWithNATS takes the last steps of the runbook: the server reloads its new certificate, cert-manager renews the
+// certificate of the operator, and both ends use the new CA.
+func (w *world) stepsWithNATS() {
+	w.t.Helper()
+	var ca, listener, operator corev1.Secret
+	get := func(name string, into *corev1.Secret) bool {
+		key := client.ObjectKey{Namespace: rig.Namespace, Name: name}
+		return w.plane.Client.Get(w.t.Context(), key, into) == nil && len(into.Data[corev1.TLSCertKey]) > 0
+	}
+	if !get("watcher-ca-2", &ca) || !get("my-operator-nats-tls", &operator) || !get("watcher-listener", &listener) {
+		w.t.Fatal("a Secret of the runbook does not exist")
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.Data[corev1.TLSCertKey])
+	connect := func() error {
+		own, err := tls.X509KeyPair(operator.Data[corev1.TLSCertKey], operator.Data[corev1.TLSPrivateKeyKey])
+		if err != nil {
+			return err
+		}
+		conn, err := nats.Connect("tls://"+w.broker.Addr, nats.Secure(&tls.Config{
+			ServerName: host, RootCAs: roots, Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
+		}))
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	w.eventually("the kubelet has updated the certificate of the server", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		file, err := os.ReadFile(filepath.Join(w.broker.Dir, corev1.TLSCertKey))
+		return err == nil && bytes.Equal(file, listener.Data[corev1.TLSCertKey])
+	})
+	w.must(w.broker.Signal(syscall.SIGHUP))
+	w.eventually("the server serves a certificate of the new CA", func() bool { return connect() == nil })
+	former := operator.Data[corev1.TLSCertKey]
+	w.must(w.plane.Client.Delete(w.t.Context(), operator.DeepCopy()))
+	w.eventually("the operator has a certificate of the new CA", func() bool {
+		if !get("my-operator-nats-tls", &operator) || bytes.Equal(operator.Data[corev1.TLSCertKey], former) {
+			return false
+		}
+		block, _ := pem.Decode(operator.Data[corev1.TLSCertKey])
+		leaf, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return false
+		}
+		_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		return err == nil && connect() == nil
+	})
 }
 
 // operatorKeys are those of the guide: a certificate of its own, and the CAs of the listener.

@@ -255,9 +255,9 @@ func newWatcher() *v1beta2.Watcher {
 }
 
 // TestChainOverNATS installs agents that send through a NATS server. Nothing is due by time within an
-// hour, so that each change acts by itself. The server has the certificate of a listener, and loads
-// new ones. After the rotation it is killed, so that each connection is made with the new
-// certificates. TestStory of examples/lifecyclemanager and TestMigration of examples/migration do so
+// hour, so that each change acts by itself. The server has the certificate of a listener, and reloads
+// it as the runbook says. After the rotation it is killed, so that each connection is made with the
+// new certificates. TestStory of examples/lifecyclemanager and TestMigration of examples/migration do so
 // over HTTP.
 func TestChainOverNATS(t *testing.T) {
 	w := newWorld(t, map[string]string{"TRANSPORT": "nats", "HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "CANARY_INTERVAL": "1s"})
@@ -282,6 +282,7 @@ func TestChainOverNATS(t *testing.T) {
 		func(ctx context.Context, name string) error { return w.create(ctx, name, "second") })
 	flow.ExcuseStalls(w.runtime)
 	w.rotation()
+	w.stepsWithNATS()
 	before := flow.Count()
 	w.restart()
 	w.reaches("second")
