@@ -159,12 +159,12 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	if !a.numbered {
 		return
 	}
-	if !slices.Contains(a.history.promise.Managers, manager) || a.history.promise.Runtimes[a.runtime].Invented {
-		return // The outbox may evict a manager that is not configured. Its numbers then start again.
-	}
 	l := a.lane(manager)
 	if batch.Heartbeat != nil {
-		l.named = time.Time{}
+		l.named = time.Time{} // It arrives before its answer does.
+	}
+	if !slices.Contains(a.history.promise.Managers, manager) || a.history.promise.Runtimes[a.runtime].Invented {
+		return // The outbox may evict a manager that is not configured. Its numbers then start again.
 	}
 	a.checkTime(manager, &l.failed)
 	for i := range batch.Events {
