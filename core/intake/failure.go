@@ -150,10 +150,6 @@ func (v *verdict) allMatch(match func(*Failure) bool) bool {
 	return true
 }
 
-func (v *verdict) anyMatches(match func(*Failure) bool) bool {
-	return !v.allMatch(func(f *Failure) bool { return !match(f) })
-}
-
 // settleWhole makes the first failure that belongs to the sender or to this replica the failure of
 // the batch.
 func (v *verdict) settleWhole() {

@@ -262,7 +262,12 @@ func (t *task) blameReplica(ctx context.Context, o *outcome) {
 }
 
 func (o *outcome) isOfReplica() bool {
-	return o.anyMatches(func(f *Failure) bool { return f.Fault == FaultOfReplica })
+	for _, f := range o.Failed {
+		if f.Fault == FaultOfReplica {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *task) concludeBatch(o outcome) verdict {
