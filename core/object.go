@@ -35,7 +35,8 @@ type Object struct {
 	metadata         []rawField // metadata, without identity and bookkeeping
 }
 
-// rawField is a member of the JSON of an object. Its slices are parts of that JSON.
+// rawField is a member of the JSON of an object. Its slices are parts of that JSON, but a name with
+// escapes is a copy.
 type rawField struct{ name, raw []byte }
 
 // maxMembers bounds the members of a foreign object at its top level, and those in its metadata.

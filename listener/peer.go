@@ -85,7 +85,7 @@ var errNoClientAuth = errors.New(
 //
 // roots returns the current CA bundle. It is called for every request and must not block. It must
 // return a new pool rather than change a pool that it has returned. Nil means that there is no
-// bundle yet: requests are then answered 503. The system roots are never used.
+// bundle yet: requests are then answered with 503. The system roots are never used.
 //
 // With [tls.RequestClientCert], each refusal is answered with 401 and counted with its reason. With
 // [tls.RequireAndVerifyClientCert], which keys.ServerTLSConfig sets, the handshake fails for most
@@ -129,7 +129,7 @@ const headerXFCC = "X-Forwarded-Client-Cert"
 //
 // The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and
 // [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered with 503, and any other
-// error 401. proxy is called concurrently and must not block.
+// error with 401. proxy is called concurrently and must not block.
 //
 // The gateway must require a client certificate and must set the header in every request instead of
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is

@@ -132,7 +132,8 @@ func (o observedLog) logTaken(ctx context.Context, runtime core.RuntimeID, err e
 		slog.Any("error", err))
 }
 
-// observed contains the first reason to refuse a request. One goroutine answers that.
+// observed contains the first reason to refuse a request. It needs no lock, because one goroutine
+// answers the request.
 type observed struct{ reason core.Reason }
 
 type observedKey struct{}
