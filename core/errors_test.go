@@ -75,7 +75,7 @@ func TestClassification(t *testing.T) {
 	}
 }
 
-// The error of one event is not that of the batch: errors.Is does not find it.
+// The error of one event is not the error of the batch: errors.Is does not find it.
 func TestEventErrors(t *testing.T) {
 	t.Parallel()
 

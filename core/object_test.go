@@ -122,7 +122,7 @@ func TestDecodeObjectPrefix(t *testing.T) {
 	}
 }
 
-// An object from a decoded map equals that from bytes, and shares no memory with the map.
+// An object from a decoded map equals the object from bytes, and shares no memory with the map.
 func TestNewObject(t *testing.T) {
 	t.Parallel()
 

@@ -114,7 +114,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// New files are in use after Reload, and only then. Unchanged files are no new generation.
+// New files are in use after Reload, and only then. Unchanged files do not make a new generation.
 func TestFilesReload(t *testing.T) {
 	t.Parallel()
 
@@ -215,7 +215,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
-// Files that vanish and come back unchanged end the error, and are no new generation.
+// Files that vanish and come back unchanged end the error and do not make a new generation.
 func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
 
@@ -257,8 +257,8 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
-// If the clock of a machine is behind that of the issuer, a new certificate is not valid yet. A
-// process starts with it.
+// If the clock of a machine is behind the clock of the issuer, a new certificate is not valid yet.
+// A process starts with it.
 func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

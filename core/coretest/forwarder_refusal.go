@@ -15,8 +15,8 @@ import (
 const advice = 60 * time.Second
 
 // wantRefusal fails the test unless the classification of a refusal survives the way back. A
-// refusal of the sender, the manager or the receiver is of all: a batch of several events then
-// fails with one error, so that a sender pauses.
+// refusal of the sender, the manager or the receiver applies to the whole batch: several events
+// then fail with one error, so that a sender pauses.
 func (s *forwarderSuite) wantRefusal(want Refusal, ofAll bool) {
 	s.t.Helper()
 
@@ -54,8 +54,8 @@ func (s *forwarderSuite) testTooLarge() {
 	}
 }
 
-// firstError returns the error of the first element of a batch. An error of all must not name
-// events.
+// firstError returns the error of the first element of a batch. An error of the whole batch must
+// not name events.
 func (s *forwarderSuite) firstError(batch core.Batch, ofAll bool) error {
 	s.t.Helper()
 

@@ -38,8 +38,8 @@ func TestNarrowTransportIsAForwarder(t *testing.T) {
 	})
 }
 
-// narrow is a transport for three events a request, without owners, numbers and details. It cannot
-// carry an event without name.
+// narrow is a transport for three events per request, without owners, numbers and details. It
+// cannot carry an event without name.
 type narrow struct {
 	farEnd *coretest.Recorder
 	down   atomic.Bool
@@ -195,7 +195,7 @@ func fails(err error) func(context.Context, core.Batch) error {
 	return func(context.Context, core.Batch) error { return err }
 }
 
-// Answers are used in order, then that of Always. Each call is recorded with its answer.
+// Answers are used in order, then the answer of Always. Each call is recorded with its answer.
 func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	t.Parallel()
 

@@ -644,7 +644,7 @@ func TestResyncs(t *testing.T) {
 			r.wantCauses()
 		},
 		// The first heartbeats of a new agent may be lost on their way. Until the next one, its
-		// events are no return each.
+		// events do not count as a return each.
 		"events before a heartbeat": func(r *rig) {
 			r.observe(started("e")...)
 			time.Sleep(5 * interval)

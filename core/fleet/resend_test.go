@@ -143,8 +143,8 @@ func TestResends(t *testing.T) {
 			r.keepBeating("e", 10, often, 5*time.Minute)
 			r.wantCauses("new_epoch", "new_epoch")
 		},
-		// A replica that asks for a resync resends it itself. It does not resend that of another
-		// one.
+		// A replica that asks for a resync resends it itself. It does not resend the resync of
+		// another replica.
 		"an own resync keeps that of another replica": func(r *rig) {
 			r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
 			settle()
@@ -292,8 +292,8 @@ func TestEndOfTheLastPathOfAReplica(t *testing.T) {
 	})
 }
 
-// active are the replicas of an operator without leader election. Each has its fleet, and takes
-// some of the batches of an agent.
+// active are the replicas of an operator without leader election. Each has a separate fleet, and
+// takes some of the batches of an agent.
 type active struct {
 	t                    *testing.T
 	fleets               []*fleet.Fleet

@@ -149,8 +149,8 @@ func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 	})
 }
 
-// A runtime has several managers, and each has its state. The worst state decides,
-// whatever the order of the managers is.
+// A runtime has a state for each of its managers. The worst state decides, whatever the order of
+// the managers is.
 func TestTheWorstManagerDecidesWhenToPoll(t *testing.T) {
 	const fresh, unproved, stale = "fresh", "unproved", "stale"
 

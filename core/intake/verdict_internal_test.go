@@ -137,7 +137,7 @@ func labels(failed map[int]*Failure) map[int]string {
 }
 
 // TestVerdicts has each way in which a batch can fail: whose the failure is, and what the fleet
-// observes. Events that are refused for themselves are named, and all others of the runtime go on.
+// observes. Events that are refused individually are named, and all others of the runtime go on.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 

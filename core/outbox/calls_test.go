@@ -293,8 +293,8 @@ func TestCalls(t *testing.T) {
 			steps: []step{wait(time.Minute)}, calls: []call{at(100*ms, "resync")},
 		},
 		// A write that the source did not see may be committed seconds later: an API server first
-		// waits for a webhook that is gone. The resend of a second resync is that of the first one,
-		// too.
+		// waits for a webhook that is gone. The resend of a second resync also serves the first
+		// one.
 		"a resync is sent once more": {
 			opts: outbox.Options{
 				Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1, ResendResync: 10 * second,

@@ -509,7 +509,7 @@ func TestHeartbeatFollowsAnOutage(t *testing.T) {
 }
 
 // A middlebox may cut each connection after its first request. The heartbeat after a recovery then
-// fails, too. It must not follow upon itself several times a second.
+// fails, too. Heartbeats must not follow each other several times a second.
 func TestHeartbeatDoesNotFollowItself(t *testing.T) {
 	inBubble(t, scene{opts: known(), answer: func(_ context.Context, n int, _ core.Batch) error {
 		if n%2 == 1 {

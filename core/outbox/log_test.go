@@ -145,7 +145,7 @@ func TestStalledLogCostsNoTime(t *testing.T) {
 	})
 }
 
-// Strangers can invent names of managers. Each name would have its lines.
+// Strangers can invent names of managers. Each name would get separate lines.
 func TestInventedManagersShareTheirLines(t *testing.T) {
 	inBubble(t, scene{
 		opts:   outbox.Options{MaxBackoff: 4 * second, Managers: []core.Manager{kyma}},

@@ -98,7 +98,7 @@ type trouble struct {
 	answer        error         // lost: everything has its effect
 	cut           int           // only so many events are sent, if cuts
 	cuts          bool          // the batch is cut
-	events        map[int]error // refused for themselves
+	events        map[int]error // refused individually
 	beat          error         // refused individually
 }
 
@@ -168,7 +168,7 @@ const (
 	faults  = 16
 )
 
-// refusals refuses some events for themselves, or all of them for a while.
+// refusals refuses some events individually, or all of them for a while.
 func (r *receiver) refusals(n int, all bool) map[int]error {
 	refused := make(map[int]error)
 	for i := range n {

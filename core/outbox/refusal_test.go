@@ -16,7 +16,7 @@ import (
 
 const roundTrip = 10 * ms
 
-// picky is a control plane that refuses some events for themselves. A call takes a round trip.
+// picky is a control plane that refuses some events individually. A call takes a round trip.
 type picky struct {
 	refuses func(event *core.WatchEvent) error
 
