@@ -136,17 +136,18 @@ func (r *raises[request]) endWait(waits request, at *raise) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	switch {
-	case r.raised[waits] != at:
-	case r.queue.NumRequeues(waits) > 0: // A queue does not count a request in its backoff.
-		r.endRaise(waits)
-		r.raisePriority(waits)
-	case r.isStopped() || r.queue.Len() == 0:
-		r.endEarlier(at.end)
-	default:
-		r.endRaise(waits)
-		r.raisePriority(waits)
+	if r.raised[waits] != at {
+		return
 	}
+
+	isFailed := r.queue.NumRequeues(waits) > 0 // A queue does not count a request in its backoff.
+	if !isFailed && (r.isStopped() || r.queue.Len() == 0) {
+		r.endEarlier(at.end)
+		return
+	}
+
+	r.endRaise(waits)
+	r.raisePriority(waits)
 }
 
 // endEarlier ends the waits of all requests that came into the queue at least a second before it
