@@ -7,6 +7,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
 // notStarted is the time after which a source without a controller is reported, and again.
@@ -34,16 +35,9 @@ func warnUntilStarted(ctx context.Context, s attachable, logger *slog.Logger) {
 		}
 	}
 
-	ticker := time.NewTicker(notStarted)
-	defer ticker.Stop()
 	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-
-		if s.hasStarted() {
+		periodic.Pause(ctx, notStarted)
+		if ctx.Err() != nil || s.hasStarted() {
 			return
 		}
 		if elected == nil {
