@@ -94,8 +94,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	}
 
 	err := f.newest.Forward(ctx, manager, batch)
-	reason := core.ReasonOf(err)
-	unknown := reason == reasons.UnknownContract
+	unknown := core.ReasonOf(err) == reasons.UnknownContract
 	denied := gateway.Denied(err)
 
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
