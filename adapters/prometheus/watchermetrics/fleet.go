@@ -63,9 +63,8 @@ func sampleManagers(f *factory) func(metrics chan<- prom.Metric, manager string,
 	untracked := f.sampledCounter("untracked_total",
 		"Requests from runtimes that are not tracked, because the limit is reached.", labelManager)
 	expiry := f.sampledGauge("first_certificate_expiry_timestamp_seconds",
-		"Earliest expiry of the verified client certificates, in Unix time. A silent runtime counts only if it became silent "+
-			"when its certificate expired.",
-		labelManager)
+		"Earliest expiry of the verified client certificates, in Unix time. "+
+			"A silent runtime counts only if it became silent when its certificate expired.", labelManager)
 	versions := f.sampledGauge("runtimes_by_version",
 		"Runtimes with an agent of each version, without silent runtimes. A runtime with two versions counts for both.",
 		labelManager, labelVersion)
