@@ -148,7 +148,7 @@ func forManager(
 }
 
 // setUpFaults are the forgotten and the wrong steps that the set-up refuses. The table in the guide
-// has those that a user can meet.
+// lists the mistakes that a user can make.
 func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 	t.Helper()
 
@@ -816,8 +816,8 @@ func TestOneListenerSeveralControllers(t *testing.T) {
 	}
 }
 
-// The fleet of a listener expects its runtimes for each manager with a source, and nobody has named
-// the managers twice. Sources follow it.
+// The fleet of a listener expects its runtimes for each manager with a source. The managers are not
+// configured a second time. The sources follow the fleet.
 func TestTheFleetExpectsTheManagersOfTheListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watched := must(fleet.New(fleet.Options{}))

@@ -174,8 +174,8 @@ func TestTheEndOfAFinalizerIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestHostileRuntimesLeaveRoomForReads lets runtimes name ever new objects, each of a request of
-// its own.
+// TestHostileRuntimesLeaveRoomForReads lets runtimes name ever new objects, each with another
+// request.
 func TestHostileRuntimesLeaveRoomForReads(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ hostile, names int }{{0, 0}, {3, 12_000}, {130, 300}, {400, 100}} {

@@ -56,7 +56,7 @@ func (o *operated) after(wait time.Duration) int {
 }
 
 // TestAnEarlyReadIsRepeated delivers the event of a write, and counts the later requests. Version 5
-// is that before the write, and version 6 has it.
+// is the version before the write, and version 6 is the version after it.
 func TestAnEarlyReadIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -219,8 +219,8 @@ func TestAReconcileEndsTheWaitForPriority(t *testing.T) {
 	})
 }
 
-// A controller tries a failed request again with its priority. It gets that of a change if it has
-// failed since its reconcile began, and it keeps its backoff.
+// A controller tries a failed request again with its priority. The request gets the priority of a
+// change if it has failed since its reconcile began, and it keeps its backoff.
 func TestAFailedRequestGetsAHigherPriority(t *testing.T) {
 	t.Parallel()
 	for title, test := range map[string]struct {

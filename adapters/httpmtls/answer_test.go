@@ -100,8 +100,8 @@ func TestAnswers(t *testing.T) {
 		"v3, forbidden":       {v3, 403, nil, `{"reason":"san_mismatch"}`, denied, 1},
 		"v3, a policy":        {v3, 403, nil, "RBAC: access denied", meaning{Reason: "gateway_refused", RetryAfter: slow, Is: core.ErrForbidden}, 1},
 		// A gateway without a route may answer with a page and a status of success. It is no
-		// acknowledgement. An answer without a body is one for contracts v1 and v2, whatever its
-		// 2xx.
+		// acknowledgement. For contracts v1 and v2, an answer without a body is an
+		// acknowledgement with any status 2xx.
 		"v3, 202":                  {v3, 202, nil, "", acknowledged, 1},
 		"v3, 202 with a page":      {v3, 202, nil, page, foreignPage, 1},
 		"v3, 200":                  {v3, 200, nil, "", foreignPage, 1},

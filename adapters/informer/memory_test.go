@@ -19,8 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// The first list is one answer, or the beginning of a watch (WatchList), for which a reflector has
-// a map of its own. Later the digests of the objects stand beside a list.
+// The first list is one answer, or the beginning of a watch (WatchList), for which the reflector
+// keeps its own map. During a later list, the digests of the objects are in memory, too.
 func TestMemoryOfAnObject(t *testing.T) {
 	const count, mostWatched = 20_000, 300 // It is 200, and garbage of the process makes up to 50.
 	items := smallObjects(count)

@@ -84,7 +84,7 @@ func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 
 // An operator that is back refuses an event that waits in the stream. The event stays there until
 // it is given up. The late answer shows that the operator is back, so heartbeats are stored again.
-// It keeps no later refusal from its sender.
+// The sender still gets a later refusal.
 func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	t.Parallel()
 

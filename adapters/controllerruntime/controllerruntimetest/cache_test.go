@@ -162,8 +162,8 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// A runtime is forgotten when its last object is deleted or gets another identity. Two objects
-// stand for the second runtime.
+// A runtime is forgotten when its last object is deleted or gets another identity. The second
+// runtime is represented by two objects.
 func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	watched := must(fleet.New(fleet.Options{}))
 	objects := controllerruntimetest.NewCache(
