@@ -7,7 +7,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// pathPrefix is that of the paths of reviews.
+// pathPrefix begins each path to which an API server sends reviews.
 const pathPrefix = "/validate/"
 
 func pathOf(manager core.Manager) string { return pathPrefix + string(manager) }

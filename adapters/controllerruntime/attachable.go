@@ -53,7 +53,7 @@ func warnUntilStarted(ctx context.Context, s attachable, logger *slog.Logger) {
 
 // attachment is the place of a source in a listener.
 type attachment struct {
-	// listener is its name, for the log.
+	// listener is the name of the listener, for the log.
 	listener string
 	manager  core.Manager
 	// elected is closed when this replica leads, nil if the listener does not know.

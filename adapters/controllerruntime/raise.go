@@ -182,7 +182,7 @@ func (r *raises[request]) endRaise(waits request) {
 }
 
 // followFailure finds out whether a request fails once more. Without a failure, it needs no higher
-// priority than that of was. The caller must hold the lock.
+// priority. The caller must hold the lock.
 func (r *raises[request]) followFailure(begins request, was *raise, failures int) {
 	now := time.Now()
 	oldest := r.begun.makeRoom()

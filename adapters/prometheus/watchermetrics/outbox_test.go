@@ -225,7 +225,7 @@ func lastSuccess(t *testing.T, reg *prom.Registry) float64 {
 	return age
 }
 
-// The age is that of the oldest event, however many came later.
+// The age is the age of the oldest event, however many came later.
 func TestOldestPendingEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent, reg := newAgent(t, watchermetrics.Options{})

@@ -121,7 +121,7 @@ func useListener(listener *watchermetrics.Listener) {
 	listener.KeyMaterial("ca").Expires(keys.Generation{NotAfter: time.Unix(2_000_000_000, 0)})
 }
 
-// The names, the help and the labels of all metrics are those of the golden files.
+// The names, the help and the labels of all metrics equal the golden files.
 func TestExposition(t *testing.T) {
 	for name, exposed := range map[string]func(*testing.T) *prom.Registry{
 		"agent.prom": func(t *testing.T) *prom.Registry {
