@@ -25,12 +25,7 @@ func newStoredConfiguration(opts Options) (storedConfiguration, error) {
 }
 
 func (s storedConfiguration) Read(ctx context.Context) (*webhookConfiguration, error) {
-	live := &webhookConfiguration{}
-	exists, err := s.ReadInto(ctx, live)
-	if err != nil || !exists {
-		return nil, err
-	}
-	return live, nil
+	return canary.DecodeConfiguration[webhookConfiguration](s.Configuration.Read(ctx))
 }
 
 func (s storedConfiguration) Apply(
@@ -46,16 +41,7 @@ func (s storedConfiguration) Apply(
 	}
 
 	opts := canary.ApplyOptions{Force: live != nil, DryRun: s.dryRun}
-	answer, err := s.Configuration.Apply(ctx, text, opts)
-	if err != nil || answer == nil {
-		return nil, err
-	}
-
-	result := &webhookConfiguration{}
-	if err := json.Unmarshal(answer, result); err != nil {
-		return nil, fmt.Errorf("agent: webhook configuration: %w", err)
-	}
-	return result, nil
+	return canary.DecodeConfiguration[webhookConfiguration](s.Configuration.Apply(ctx, text, opts))
 }
 
 func (s storedConfiguration) Delete(ctx context.Context, live *webhookConfiguration) error {

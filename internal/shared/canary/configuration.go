@@ -119,18 +119,18 @@ func (c *Configuration) Read(ctx context.Context) ([]byte, error) {
 	return text, err
 }
 
-// ReadInto reads the configuration as Read does and decodes it into object, a pointer. It returns
-// false if there is no configuration.
-func (c *Configuration) ReadInto(ctx context.Context, object any) (exists bool, err error) {
-	text, err := c.Read(ctx)
+// DecodeConfiguration decodes the result of [Configuration.Read] or [Configuration.Apply]. It
+// returns nil if there is no configuration, and returns err unchanged.
+func DecodeConfiguration[T any](text []byte, err error) (*T, error) {
 	if err != nil || text == nil {
-		return false, err
+		return nil, err
 	}
 
+	object := new(T)
 	if err := json.Unmarshal(text, object); err != nil {
-		return false, fmt.Errorf("canary: webhook configuration: %w", err)
+		return nil, fmt.Errorf("canary: webhook configuration: %w", err)
 	}
-	return true, nil
+	return object, nil
 }
 
 func isNotFound(err error) bool {

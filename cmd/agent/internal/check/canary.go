@@ -121,12 +121,7 @@ func (c *checker) storedConfiguration(
 		return nil, err
 	}
 
-	stored := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	exists, err := api.ReadInto(ctx, stored)
-	if err != nil || !exists {
-		return nil, err
-	}
-	return stored, nil
+	return canary.DecodeConfiguration[admissionregistrationv1.ValidatingWebhookConfiguration](api.Read(ctx))
 }
 
 func isCanary(webhook admissionregistrationv1.ValidatingWebhook) bool {
