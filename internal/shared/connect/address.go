@@ -95,8 +95,8 @@ const hostLabel = `[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?`
 // neither do the routes of gateways.
 func ParseHost(host string) (string, error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	address, notIP := netip.ParseAddr(bare)
-	if notIP != nil {
+	address, err := netip.ParseAddr(bare)
+	if err != nil { // It is a name.
 		return parseName(host, bare)
 	}
 	return address.Unmap().String(), nil
