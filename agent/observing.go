@@ -40,8 +40,8 @@ func (b *builder) addMetrics() error {
 	return nil
 }
 
-// newGatherer returns all metrics. Aliases have a registry of their own, because they read the
-// other.
+// newGatherer returns all metrics. Aliases have a separate registry, because they read the registry
+// of the builder.
 func (b *builder) newGatherer() prom.Gatherer {
 	if !b.opts.MetricAliases {
 		return b.registry
