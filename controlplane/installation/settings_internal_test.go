@@ -19,25 +19,20 @@ func TestReservedSettings(t *testing.T) {
 	t.Parallel()
 
 	known := knownSettings(t)
-	inManifests := settingsInManifests()
-	installer := reservedSettings(inManifests)
+	installer := reserved(settingsInManifests())
 	chart := reservedInChart(t)
 
 	if diff := cmp.Diff(aliasesOf(known), formerSettings); diff != "" {
 		t.Errorf("aliases in docs/reference/agent.md and formerSettings (-want +got):\n%s", diff)
 	}
 
-	for name := range reserved(installer) {
-		_, isKnown := known[name]
-		if !isKnown && name != "POD_NAME" {
-			t.Errorf("reservedSettings has %s, which is no setting of the agent", name)
-		}
-	}
-
-	for name := range chart {
-		_, isKnown := known[name]
-		if !isKnown && name != "POD_NAME" {
-			t.Errorf("values.schema.json reserves %s, which is no setting of the agent", name)
+	lists := map[string]map[string]bool{"reservedSettings": installer, "values.schema.json": chart}
+	for list, names := range lists {
+		for name := range names {
+			_, isKnown := known[name]
+			if !isKnown && name != "POD_NAME" {
+				t.Errorf("%s reserves %s, which is not a setting of the agent", list, name)
+			}
 		}
 	}
 
@@ -58,7 +53,7 @@ func TestReservedSettings(t *testing.T) {
 		"WEBHOOK_ENDPOINT", "WEBHOOK_DOMAIN", "WEBHOOK_CA_CERT", // The installer applies the configuration itself.
 	}
 
-	want := reserved(installer)
+	want := maps.Clone(installer)
 	for _, name := range onlyInstaller {
 		delete(want, name)
 	}
@@ -89,11 +84,11 @@ func TestSettingsOfThePodAreReserved(t *testing.T) {
 		constants[pair[1]] = pair[2]
 	}
 
-	reserved := reservedSettings(nil)
+	installer := reservedSettings(nil)
 	for _, pair := range assigned {
 		name := constants[pair[1]]
 		// The credentials of a runtime replace the file in Settings.
-		if !reserved[name] && name != settingProxyCredentials {
+		if !installer[name] && name != settingProxyCredentials {
 			t.Errorf("pods.go sets %s (%s), which reservedSettings lacks", pair[1], name)
 		}
 	}
@@ -136,9 +131,9 @@ func aliasesOf(known map[string]string) map[string]string {
 	return aliases
 }
 
-// reserved returns the names that are true.
-func reserved(all map[string]bool) map[string]bool {
-	names := maps.Clone(all)
+// reserved returns only the names that reservedSettings maps to true.
+func reserved(inManifests []string) map[string]bool {
+	names := reservedSettings(inManifests)
 	maps.DeleteFunc(names, func(_ string, isReserved bool) bool { return !isReserved })
 	return names
 }
