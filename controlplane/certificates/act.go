@@ -121,8 +121,8 @@ func (c *Certificates) deleteOrphan(ctx context.Context, secret *corev1.Secret) 
 func (c *Certificates) takeStep(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
 	case actionDiscard, actionRetire:
-		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new
-		// one.
+		// deleteOrphans deletes the key of a CA with a Certificate in a later call: while the
+		// Certificate exists, cert-manager would make a new key.
 		for _, generation := range s.remove {
 			if err := ownership.DeleteUnchanged(ctx, c.client, seen.objects[generation]); err != nil {
 				return err

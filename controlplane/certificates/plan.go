@@ -51,7 +51,7 @@ type view struct {
 	clientSigner, serverSigner int
 
 	server   leaf
-	runtimes []leaf // sorted by runtime, so that reissue and overdue find equal IDs next to each other
+	runtimes []leaf // sorted by runtime, so that reissueRule and overdue find equal IDs next to each other
 
 	published   published
 	unconfirmed []core.RuntimeID

@@ -18,7 +18,7 @@ type record struct {
 	// Secret there is the sum only.
 	parameters, secret [sha256.Size]byte
 	whole              string    // the value of annotationWhole, empty with an informer
-	at                 time.Time // of the completion, zero after outdate
+	at                 time.Time // of the completion, zero after outdateRecord
 	marker, deployment objectVersion
 	exclusions         exclusions
 }

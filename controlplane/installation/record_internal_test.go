@@ -6,8 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// A backup of etcd has an object one generation older than the record. The next change to that object,
-// such as a restart of its pods, gives it the generation of the record, with the older content.
+// A backup of etcd has an object one generation older than the record. The next change to that
+// object, such as a restart of its pods, gives it the generation of the record, with the older
+// content.
 func TestVersionAfterARestoredBackup(t *testing.T) {
 	t.Parallel()
 

@@ -22,7 +22,7 @@ type visit struct {
 
 	memory *memory // of the installer
 	last   record  // of the last complete installation, the zero value if there is none
-	found  found   // set by read and readOthers
+	found  found   // set by readFound and readOthers
 	want   *wanted // set by planObjects
 	// former are the managers that the ConfigMap has, and the runtime does not have any more.
 	former []core.Manager
