@@ -258,7 +258,7 @@ func (b *book) noteInstalled(object client.ObjectKey, version string) {
 }
 
 // takeRepair reports whether the reconcile has to apply all objects. If so, it counts the repair
-// and ends the wish. If the reconcile fails, the installer still applies all objects at the next
+// and clears the flag. If the reconcile fails, the installer still applies all objects at the next
 // reconcile (Runtime.Verify).
 func (b *book) takeRepair(object client.ObjectKey) (verify bool) {
 	b.withEntry(object, func(e *entry) {
@@ -311,7 +311,7 @@ func (b *book) observeFreshness(now *fleet.Status, repairPause, joinPause time.D
 	return early{object: e.object, after: e.reserveNext(repairPause)}, true
 }
 
-// refreshStale puts a runtime among the stale runtimes, or takes it out, as the fleet finds it.
+// refreshStale adds a runtime to the stale runtimes, or removes it, as its state in the fleet says.
 func (b *book) refreshStale(e *entry) {
 	delete(b.stale, e)
 	if e.isStale() {

@@ -64,7 +64,7 @@ func Get[O client.Object](ctx context.Context, reader client.Reader, key client.
 	return into, nil
 }
 
-// IgnoreAbsent returns nil for an error of which [IsAbsent] is true, and any other error as it is.
+// IgnoreAbsent returns nil for an error for which [IsAbsent] is true, and any other error as it is.
 func IgnoreAbsent(err error) error {
 	if IsAbsent(err) {
 		return nil

@@ -87,7 +87,7 @@ func tolerances() map[string]tolerance {
 }
 
 type tolerance struct {
-	// value is that of all samples.
+	// value returns the value that counts, from all samples.
 	value func(samples []float64) float64
 
 	share, constant float64

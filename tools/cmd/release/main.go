@@ -1,7 +1,6 @@
 // Command release makes one commit, and a tag for each released module. Run it with make release.
 // It works in a scratch clone, checks the result there, and fetches the tags into this repository
-// at the end.
-// It never contacts a remote, and changes neither a branch nor the working tree.
+// at the end. It never contacts a remote, and changes neither a branch nor the working tree.
 package main
 
 import (
