@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/ssa/utils"
@@ -85,7 +84,7 @@ func stateOf(
 	objects := slices.Concat(wanted.objects, wanted.data)
 	conditions := make([]condition, len(objects))
 	errs := make([]error, len(objects))
-	inParallel(len(objects), func(i int) {
+	skr.InParallel(len(objects), func(i int) {
 		mayMiss := i >= len(wanted.objects) // The user may have deleted the custom resource.
 		conditions[i], errs[i] = conditionOf(ctx, there, objects[i], mayMiss)
 	})
@@ -109,22 +108,6 @@ func stateOf(
 	}
 
 	return v1beta2.Ready, "", nil
-}
-
-// inParallel calls do with each number below n, ten at a time.
-func inParallel(n int, do func(int)) {
-	const concurrent = 10
-
-	var running sync.WaitGroup
-	for first := range min(n, concurrent) {
-		running.Go(func() {
-			for i := first; i < n; i += concurrent {
-				do(i)
-			}
-		})
-	}
-
-	running.Wait()
 }
 
 // conditionOf reads an object. A custom resource of a module reports its own state, as all modules

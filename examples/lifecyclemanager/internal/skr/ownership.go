@@ -149,17 +149,23 @@ func onlyCreate(object *unstructured.Unstructured) {
 // each calls do for all objects, some of them in parallel, and joins the errors in their order.
 func each(objects []*unstructured.Unstructured, do func(*unstructured.Unstructured) error) error {
 	errs := make([]error, len(objects))
+	InParallel(len(objects), func(i int) { errs[i] = do(objects[i]) })
+	return errors.Join(errs...)
+}
+
+// InParallel calls do with each number below n, and returns when all calls have returned. At most
+// ten calls run at the same time, because each of them sends requests to one runtime.
+func InParallel(n int, do func(int)) {
 	slots := make(chan struct{}, concurrent)
 
 	var running sync.WaitGroup
-	for i, object := range objects {
+	for i := range n {
 		slots <- struct{}{}
 		running.Go(func() {
-			errs[i] = do(object)
+			do(i)
 			<-slots
 		})
 	}
 
 	running.Wait()
-	return errors.Join(errs...)
 }
