@@ -174,14 +174,17 @@ const controllers = 2
 // hasState reports whether the fleet has a runtime in a state for both controllers, for a reason or
 // none.
 func (d *demo) hasState(id string, state fleet.State, reason string) bool {
+	return d.forBoth(id, func(s fleet.Status) bool { return s.State == state && string(s.Reason) == reason })
+}
+
+// forBoth reports whether a condition holds for the status of a runtime for both controllers.
+func (d *demo) forBoth(id string, holds func(fleet.Status) bool) bool {
 	known, err := d.Fleet(d.Context(), id)
 	if err != nil || len(known) != controllers {
 		return false
 	}
 
-	return !slices.ContainsFunc(known, func(s fleet.Status) bool {
-		return s.State != state || string(s.Reason) != reason
-	})
+	return !slices.ContainsFunc(known, func(s fleet.Status) bool { return !holds(s) })
 }
 
 // printSummary prints why the operator has reconciled.

@@ -99,14 +99,9 @@ func (d *demo) hasRotated() bool {
 		return false
 	}
 
-	known, err := d.Fleet(d.Context(), second)
-	if err != nil || len(known) != controllers {
-		return false
-	}
-
 	isOld := func(r fleet.Replica) bool { return r.CertificateExpiry.Before(certificate.Status.NotAfter.Time) }
-	return !slices.ContainsFunc(known, func(s fleet.Status) bool {
-		return len(s.Replicas) != 2 || slices.ContainsFunc(s.Replicas, isOld)
+	return d.forBoth(second, func(s fleet.Status) bool {
+		return len(s.Replicas) == 2 && !slices.ContainsFunc(s.Replicas, isOld)
 	})
 }
 
