@@ -238,30 +238,40 @@ func TestRunbooksQuoteTheCheck(t *testing.T) {
 // messages returns the log messages of level warn and error in the released modules.
 func messages(t testing.TB) []string {
 	t.Helper()
-	test.NoticeSources(t)
 
 	// These messages are no arguments of a logger.
 	all := []string{
 		"event refused and given up", "freshness of a runtime changed", "log lines were dropped: the sink was stalled",
 	}
-	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
-		lab.NoError(t, filepath.WalkDir(filepath.Join(test.Root(), module), func(path string, _ fs.DirEntry, err error) error {
-			tests := strings.Contains(path, "coretest") || strings.Contains(path, "remotetest") ||
-				strings.Contains(path, "internal/check/") || strings.HasSuffix(path, "_test.go")
-			if err != nil || tests || !strings.HasSuffix(path, ".go") {
-				return err
+	walkReleased(t, func(path string) {
+		ofTests := strings.Contains(path, "coretest") || strings.Contains(path, "remotetest")
+		if ofTests || strings.Contains(path, "internal/check/") {
+			return
+		}
+		ast.Inspect(lab.Must(parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)), func(node ast.Node) bool {
+			if call, ok := node.(*ast.CallExpr); ok && isWarning(call) {
+				all = append(all, messageOf(call)...)
 			}
-			ast.Inspect(lab.Must(parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)), func(node ast.Node) bool {
-				if call, ok := node.(*ast.CallExpr); ok && isWarning(call) {
-					all = append(all, messageOf(call)...)
-				}
-				return true
-			})
-			return nil
-		}))
-	}
+			return true
+		})
+	})
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// walkReleased calls visit with the path of each source file of the released modules, except tests.
+func walkReleased(t testing.TB, visit func(path string)) {
+	t.Helper()
+	test.NoticeSources(t)
+
+	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
+		lab.NoError(t, filepath.WalkDir(filepath.Join(test.Root(), module), func(path string, _ fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+				visit(path)
+			}
+			return err
+		}))
+	}
 }
 
 // isWarning reports whether a call writes a log line of level warn or error.

@@ -2,7 +2,6 @@ package observability
 
 import (
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -13,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -130,17 +128,9 @@ func TestRunbooksNameWritersAndNewWatchers(t *testing.T) {
 // TestRunbooksSearchForMessages fails when a command searches a log for a text of level info, or one of several texts,
 // that no program writes.
 func TestRunbooksSearchForMessages(t *testing.T) {
-	test.NoticeSources(t)
 	var written strings.Builder
 	written.WriteString("Reconciler error") // The library controller-runtime logs this message.
-	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
-		lab.NoError(t, filepath.WalkDir(filepath.Join(test.Root(), module), func(path string, _ fs.DirEntry, err error) error {
-			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
-				written.Write(lab.Must(os.ReadFile(path)))
-			}
-			return err
-		}))
-	}
+	walkReleased(t, func(path string) { written.Write(lab.Must(os.ReadFile(path))) })
 	commands := regexp.MustCompile(`logs [^|\n]*\| grep( -e '[^']*')+`).FindAllString(read(t, runbooks), -1)
 	texts := 0
 	for _, command := range commands {
