@@ -2,6 +2,7 @@ package installation
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -25,7 +26,7 @@ import (
 // missing Client. If the runtime no longer exists, call [Installer.Forget] instead.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	if r.Client == nil {
-		return Status{}, errNoClient
+		return Status{}, fmt.Errorf("runtime %q: %w: if the runtime no longer exists, call Forget", r.ID, errNoClient)
 	}
 
 	i.memory.forgetRuntime(r.ID)
