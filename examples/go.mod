@@ -83,7 +83,7 @@ require (
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129173122-aa6da6247de4 // indirect
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129183126-e09a7b77689b // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
@@ -141,16 +141,16 @@ require (
 
 require (
 	github.com/prometheus/common v0.72.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261129183126-e09a7b77689b
 )
 
 replace (

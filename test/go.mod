@@ -134,19 +134,19 @@ require (
 
 require (
 	github.com/fluxcd/cli-utils v1.2.1
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129183126-e09a7b77689b
 	github.com/yuin/gopher-lua v1.1.2
 )
 

@@ -8,7 +8,7 @@ require (
 	k8s.io/apimachinery v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
 
 require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect

@@ -16,7 +16,7 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 )
 

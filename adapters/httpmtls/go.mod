@@ -9,7 +9,7 @@ require (
 	k8s.io/apimachinery v0.35.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
 
 require github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 

@@ -10,7 +10,7 @@ require (
 	k8s.io/client-go v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
 
 require (
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect

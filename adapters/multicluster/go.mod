@@ -5,8 +5,8 @@ go 1.26.3
 
 require (
 	github.com/go-logr/logr v1.4.3
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129183126-e09a7b77689b
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3

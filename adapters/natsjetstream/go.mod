@@ -10,7 +10,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
 )
 
 require (

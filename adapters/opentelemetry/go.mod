@@ -10,7 +10,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

@@ -55,13 +55,13 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129183126-e09a7b77689b
 )
 
 replace (

@@ -10,10 +10,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129173122-aa6da6247de4
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129173122-aa6da6247de4
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129183126-e09a7b77689b
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129183126-e09a7b77689b
 )
 
 replace (
@@ -63,7 +63,7 @@ require (
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.67.5 // indirect
 	github.com/prometheus/procfs v0.19.2 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129173122-aa6da6247de4 // indirect
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129183126-e09a7b77689b // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect

@@ -11,7 +11,7 @@ require (
 	sigs.k8s.io/controller-runtime v0.24.1
 )
 
-require github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129173122-aa6da6247de4
+require github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129183126-e09a7b77689b
 
 replace (
 	github.com/runtime-watcher/runtime-watcher => ../../..
@@ -52,7 +52,7 @@ require (
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.67.5 // indirect
 	github.com/prometheus/procfs v0.19.2 // indirect
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129173122-aa6da6247de4 // indirect
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129183126-e09a7b77689b // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
